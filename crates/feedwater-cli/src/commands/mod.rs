@@ -1,0 +1,4 @@
+//! One file a verb: its options, what it does, what it prints, its tests.
+
+pub(crate) mod generate;
+pub(crate) mod inspect;

@@ -1,0 +1,266 @@
+//! How does a batch reach the device? In memory that was there before: a ring of buffers that are filled, handed out,
+//! and come back when the batch is dropped.
+//!
+//! The memory can be anybody's: PyTorch hands in pinned buffers through [`Memory::foreign`], by default it is plain
+//! memory aligned to 64 bytes. This is the one place in the engine with `unsafe`: rows of one buffer are written by
+//! several threads at once.
+
+use std::{
+    any::Any,
+    fmt,
+    ptr::NonNull,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use half::{bf16, f16};
+
+use crate::batch::DType;
+
+/// A stretch of bytes, aligned to at least 8 bytes, kept alive by its owner.
+pub struct Memory {
+    start: NonNull<u8>,
+    bytes: usize,
+    /// Whatever must live as long as the memory.
+    _owner: Box<dyn Any + Send + Sync>,
+}
+
+// SAFETY: the bytes belong to `_owner`, which may be sent and shared, and are reached only through `Memory`.
+unsafe impl Send for Memory {}
+// SAFETY: as above; through a shared reference the bytes are only read, except by `row`, whose callers answer for it.
+unsafe impl Sync for Memory {}
+
+/// Alignment of the memory that is made here: a cache line, and the widest vector register.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+impl Memory {
+    /// New memory, zeroed.
+    pub fn new(bytes: usize) -> Self {
+        let mut lines = vec![Line([0; 64]); bytes.div_ceil(64).max(1)].into_boxed_slice();
+        let start = NonNull::from(&mut *lines).cast();
+        Self { start, bytes, _owner: Box::new(lines) }
+    }
+
+    /// Memory of somebody else.
+    ///
+    /// # Safety
+    /// `start` must point to `bytes` initialised bytes, aligned to 8, that stay valid, and that nobody else writes or
+    /// reads, until `owner` is dropped.
+    pub unsafe fn foreign(start: NonNull<u8>, bytes: usize, owner: Box<dyn Any + Send + Sync>) -> Self {
+        Self { start, bytes, _owner: owner }
+    }
+
+    /// How many bytes.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Where it starts.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.start.as_ptr()
+    }
+
+    /// The bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: `start` and `bytes` describe initialised memory that `_owner` keeps alive as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
+    }
+
+    /// The bytes, to be written.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: as in `as_slice`; `&mut self` makes this the only way to them.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
+    }
+
+    /// One of several rows of equal size, to be written while other threads write the others.
+    ///
+    /// # Safety
+    /// No other reference to this row, and none to the whole, may exist while the returned one does.
+    #[expect(clippy::mut_from_ref, reason = "rows do not overlap; the caller answers for each being taken once")]
+    pub(crate) unsafe fn row(&self, row: usize, row_bytes: usize) -> &mut [u8] {
+        assert!((row + 1) * row_bytes <= self.bytes, "row {row} of {row_bytes} bytes lies beyond the buffer");
+        // SAFETY: the row lies within the memory (asserted), which `_owner` keeps alive; the caller promises that
+        // nobody else looks at it.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(row * row_bytes), row_bytes) }
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Memory({} bytes)", self.bytes)
+    }
+}
+
+/// Makes memory for batches.
+pub type Allocate = Arc<dyn Fn(usize) -> Memory + Send + Sync>;
+
+/// Buffers that come back.
+pub(crate) struct Ring {
+    allocate: Allocate,
+    idle: Mutex<Vec<Memory>>,
+    most_idle: usize,
+}
+
+impl Ring {
+    pub(crate) fn new(allocate: Allocate, most_idle: usize) -> Self {
+        Self { allocate, idle: Mutex::default(), most_idle }
+    }
+
+    /// A buffer of at least so many bytes. What it holds is what it held before.
+    pub(crate) fn take(&self, bytes: usize) -> Memory {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        // The smallest that fits, unless it would waste more than it holds.
+        let fitting = idle.iter().enumerate().filter(|(_, memory)| memory.len() >= bytes && memory.len() / 4 <= bytes.max(4096));
+        if let Some(at) = fitting.min_by_key(|(_, memory)| memory.len()).map(|(at, _)| at) {
+            return idle.swap_remove(at);
+        }
+        drop(idle);
+        // A little more than asked for: the next batch may be a little longer.
+        (self.allocate)(bytes + bytes / 8)
+    }
+
+    fn give(&self, memory: Memory) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() >= self.most_idle {
+            idle.remove(0);
+        }
+        idle.push(memory);
+    }
+}
+
+/// A batch that is ready: named, padded tensors and the keys that travelled in it. Its memory goes back to the ring when
+/// it is dropped.
+#[derive(Debug)]
+pub struct ReadyBatch {
+    /// The epoch.
+    pub epoch: u64,
+    /// The step in the epoch, from 0.
+    pub step: u64,
+    /// The key of each row; empty for a row that was left out (see `valid`).
+    pub keys: Vec<String>,
+    /// Whether each row holds a sample. A bad sample leaves a masked row where shapes are fixed; elsewhere its row is
+    /// not there at all.
+    pub valid: Vec<bool>,
+    /// The tensors.
+    pub tensors: Vec<BatchTensor>,
+    /// Text fields that were not tokenized, a string a row.
+    pub texts: Vec<(String, Vec<String>)>,
+}
+
+impl ReadyBatch {
+    /// How many rows.
+    pub fn rows(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// A tensor by its name.
+    pub fn get(&self, name: &str) -> Option<&BatchTensor> {
+        self.tensors.iter().find(|tensor| tensor.name == name)
+    }
+
+    /// What it holds in memory, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.tensors.iter().map(|tensor| tensor.as_bytes().len()).sum()
+    }
+}
+
+/// One tensor of a batch.
+pub struct BatchTensor {
+    /// Its name: what transformers' models call the argument.
+    pub name: String,
+    /// The type of its numbers.
+    pub dtype: DType,
+    /// Its shape; the first axis is the rows.
+    pub shape: Vec<usize>,
+    /// How long each row was before it was padded.
+    pub lengths: Vec<usize>,
+    memory: Option<Memory>,
+    ring: Arc<Ring>,
+}
+
+impl BatchTensor {
+    pub(crate) fn new(name: String, dtype: DType, shape: Vec<usize>, lengths: Vec<usize>, memory: Memory, ring: Arc<Ring>) -> Self {
+        debug_assert!(memory.len() >= shape.iter().product::<usize>() * dtype.bytes());
+        Self { name, dtype, shape, lengths, memory: Some(memory), ring }
+    }
+
+    /// The bytes of all numbers.
+    pub fn as_bytes(&self) -> &[u8] {
+        let bytes = self.shape.iter().product::<usize>() * self.dtype.bytes();
+        self.memory.as_ref().map_or(&[], |memory| &memory.as_slice()[..bytes])
+    }
+
+    /// The numbers, where they are single precision.
+    pub fn as_f32(&self) -> Option<&[f32]> {
+        (self.dtype == DType::F32).then(|| bytemuck::cast_slice(self.as_bytes()))
+    }
+
+    /// The numbers, where they are half precision.
+    pub fn as_f16(&self) -> Option<&[f16]> {
+        (self.dtype == DType::F16).then(|| bytemuck::cast_slice(self.as_bytes()))
+    }
+
+    /// The numbers, where they are bf16.
+    pub fn as_bf16(&self) -> Option<&[bf16]> {
+        (self.dtype == DType::BF16).then(|| bytemuck::cast_slice(self.as_bytes()))
+    }
+
+    /// The numbers, where they are integers.
+    pub fn as_i64(&self) -> Option<&[i64]> {
+        (self.dtype == DType::I64).then(|| bytemuck::cast_slice(self.as_bytes()))
+    }
+}
+
+impl fmt::Debug for BatchTensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?} {:?}", self.name, self.dtype, self.shape)
+    }
+}
+
+impl Drop for BatchTensor {
+    fn drop(&mut self) {
+        if let Some(memory) = self.memory.take() {
+            self.ring.give(memory);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_aligned_and_comes_back() {
+        let ring = Arc::new(Ring::new(Arc::new(Memory::new), 2));
+        let memory = ring.take(1000);
+        let start = memory.as_ptr();
+        assert_eq!(start as usize % 64, 0);
+        drop(BatchTensor::new("x".into(), DType::F32, vec![250], vec![], memory, ring.clone()));
+        assert_eq!(ring.take(900).as_ptr(), start);
+    }
+
+    #[test]
+    fn a_small_batch_does_not_hold_a_large_buffer() {
+        let ring = Ring::new(Arc::new(Memory::new), 2);
+        ring.give(Memory::new(1 << 20));
+        assert!(ring.take(100).len() < 1 << 20);
+    }
+
+    #[test]
+    fn foreign_memory_is_used_as_it_is() {
+        let owner: Arc<Vec<u64>> = Arc::new(vec![7; 16]);
+        let start = NonNull::new(owner.as_ptr().cast_mut().cast()).unwrap();
+        // SAFETY: the vector lives in `owner`, and nobody writes to it.
+        let memory = unsafe { Memory::foreign(start, 128, Box::new(owner.clone())) };
+        assert_eq!(memory.as_slice()[0], 7);
+        assert_eq!(Arc::strong_count(&owner), 2);
+        drop(memory);
+        assert_eq!(Arc::strong_count(&owner), 1);
+    }
+}

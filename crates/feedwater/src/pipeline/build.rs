@@ -1,0 +1,476 @@
+//! How is a pipeline put together? It reads as the flow; whatever is wrong with it is said here, before anything runs.
+
+use std::{fmt::Write as _, path::Path, sync::Arc, time::Duration};
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{
+    epoch::Pipeline,
+    plan::{Cursor, Grouping, Measure, Plan},
+    policy::Policy,
+    report::Meter,
+    stage::{Context, Pool, Stage},
+    state::{self, State},
+};
+use crate::{
+    batch::{
+        Batch, BudgetOf, Size,
+        collate::{Collate, Fixed},
+    },
+    decode::npy_shape,
+    decode_stage::{self as decode, Decode},
+    deliver::{Allocate, Memory, Ring},
+    error::{Error, Fault, Result},
+    sample::{Sample, Value, field},
+    source::{self, Source},
+    transform::{
+        Chunk, Gain, LogMel, Map, Noise, SpecAugment, TimeShift, Tokenize,
+        chunk::{Chunks, clip_seconds},
+    },
+};
+
+/// How many documents a worker tokenizes between two looks at the queue, where documents are packed.
+const PACKED_RUN: u64 = 32;
+/// Samples whose lengths are compared under a budget.
+const BUDGET_WINDOW: u64 = 4096;
+
+/// Everything about a pipeline that does not change while it runs.
+pub(crate) struct Flow {
+    pub(crate) source: Arc<dyn Source>,
+    pub(crate) stages: Vec<Arc<dyn Stage>>,
+    /// What is measured: the source, what decoding books apart, the stages, the batch.
+    pub(crate) names: Arc<[&'static str]>,
+    /// Where in `names` each stage is.
+    pub(crate) slots: Vec<usize>,
+    pub(crate) meters: Vec<Meter>,
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) collate: Collate,
+    /// Tokens of a block and blocks of a step, where documents are packed.
+    pub(crate) packed: Option<(usize, u64)>,
+    pub(crate) policy: Policy,
+    pub(crate) seed: u64,
+    pub(crate) rank: usize,
+    pub(crate) world: usize,
+    pub(crate) threads: usize,
+    pub(crate) prefetch: usize,
+    pub(crate) budget_bytes: usize,
+    pub(crate) stuck_after: Duration,
+    pub(crate) measure: bool,
+}
+
+impl Flow {
+    /// Plans as if there were this many ranks: under a budget, the plan keeps to the number that the run began with.
+    pub(crate) fn plan_for(&mut self, ranks: u64) {
+        let Some(plan) = Arc::get_mut(&mut self.plan) else { return };
+        if let Grouping::Budget { budget, world, .. } = &mut plan.grouping {
+            let global = *budget * *world;
+            (*world, *budget) = (ranks, global / ranks.max(1));
+        }
+    }
+}
+
+/// How many worker threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Threads {
+    /// As many as this process may use cores: affinity and container limits are respected.
+    #[default]
+    Auto,
+    /// So many.
+    Exactly(usize),
+}
+
+impl From<usize> for Threads {
+    fn from(threads: usize) -> Self {
+        Self::Exactly(threads)
+    }
+}
+
+/// A pipeline that is being put together.
+pub struct Builder {
+    source: Box<dyn Source>,
+    steps: Vec<Arc<dyn Stage>>,
+    chunk: Option<Chunk>,
+    tokenizer: Option<Arc<Tokenize>>,
+    log_mel: Option<LogMel>,
+    batch: Batch,
+    shuffle: bool,
+    seed: u64,
+    threads: Threads,
+    prefetch: usize,
+    budget_bytes: usize,
+    policy: Policy,
+    stuck_after: Duration,
+    rank: usize,
+    world: usize,
+    measure: bool,
+    allocate: Allocate,
+    /// The first thing that was wrong, said when the pipeline is built.
+    wrong: Option<Error>,
+}
+
+impl Pipeline {
+    /// Starts with what is at `path`, found by looking; see [`source::open`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Builder> {
+        source::open(path).map(Self::from_source)
+    }
+
+    /// Starts with a source of one's own.
+    pub fn from_source(source: Box<dyn Source>) -> Builder {
+        Builder {
+            source,
+            steps: Vec::new(),
+            chunk: None,
+            tokenizer: None,
+            log_mel: None,
+            batch: Batch::of(1),
+            shuffle: true,
+            seed: 0,
+            threads: Threads::Auto,
+            prefetch: 0,
+            budget_bytes: 2 << 30,
+            policy: Policy::skip(),
+            stuck_after: Duration::from_secs(300),
+            rank: 0,
+            world: 1,
+            measure: true,
+            allocate: Arc::new(Memory::new),
+            wrong: None,
+        }
+    }
+}
+
+impl Builder {
+    /// Decodes sound (`Audio::mono(16_000)`) or arrays (`Npy`).
+    pub fn decode(self, decode: impl Into<Decode>) -> Self {
+        match decode::DecodeStage::new(decode.into()) {
+            Ok(stage) => self.stage(stage),
+            Err(error) => self.wrong(error),
+        }
+    }
+
+    /// Cuts long clips into windows. Wherever it stands among the stages, it decides what the samples are.
+    pub fn chunk(mut self, chunk: Chunk) -> Self {
+        self.chunk = Some(chunk);
+        self
+    }
+
+    /// Adds noise.
+    pub fn noise(self, noise: Noise) -> Self {
+        let checked = noise.check();
+        self.checked(checked, noise)
+    }
+
+    /// Makes it louder or softer.
+    pub fn gain(self, gain: Gain) -> Self {
+        let checked = gain.check();
+        self.checked(checked, gain)
+    }
+
+    /// Moves sound in time.
+    pub fn time_shift(self, shift: TimeShift) -> Self {
+        let checked = shift.check();
+        self.checked(checked, shift)
+    }
+
+    /// Sound to log-mel features.
+    pub fn log_mel(mut self, log_mel: LogMel) -> Self {
+        self.log_mel = Some(log_mel.clone());
+        match log_mel.build() {
+            Ok(stage) => self.stage(stage),
+            Err(error) => self.wrong(error),
+        }
+    }
+
+    /// Masks features in time and frequency.
+    pub fn spec_augment(self, masks: SpecAugment) -> Self {
+        let checked = masks.check();
+        self.checked(checked, masks)
+    }
+
+    /// Text to token ids.
+    pub fn tokenize(mut self, tokenize: Tokenize) -> Self {
+        let default = if self.source.kind().may_have_audio() && !self.steps.is_empty() { field::LABELS } else { field::INPUT_IDS };
+        let tokenize = Arc::new(tokenize.settle(default));
+        self.steps.push(tokenize.clone());
+        self.tokenizer = Some(tokenize);
+        self
+    }
+
+    /// A closure as a stage. The name stands in reports and errors, and for the closure in a saved state.
+    pub fn map<F>(self, name: &'static str, run: F) -> Self
+    where
+        F: Fn(&mut Sample, &mut Context) -> Result<(), Fault> + Send + Sync + 'static,
+    {
+        self.stage(Map::new(name, run))
+    }
+
+    /// Any stage.
+    pub fn stage(mut self, stage: impl Stage + 'static) -> Self {
+        self.steps.push(Arc::new(stage));
+        self
+    }
+
+    /// How samples travel together.
+    pub fn batch(mut self, batch: Batch) -> Self {
+        self.batch = batch;
+        self
+    }
+
+    /// Whether samples come in another order each epoch. They do unless this says no.
+    pub fn shuffle(mut self, shuffle: bool) -> Self {
+        self.shuffle = shuffle;
+        self
+    }
+
+    /// What all randomness follows from.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// How many worker threads.
+    pub fn threads(mut self, threads: impl Into<Threads>) -> Self {
+        self.threads = threads.into();
+        self
+    }
+
+    /// How many batches are made ahead. Default: 3.
+    pub fn prefetch(mut self, batches: usize) -> Self {
+        if batches == 0 {
+            return self.wrong(Error::config_hint("a prefetch of 0 batches", "1 is the least: `.prefetch(1)`"));
+        }
+        self.prefetch = batches;
+        self
+    }
+
+    /// How many bytes the batches that are ready or under way may take. One is always made, however large.
+    pub fn budget_bytes(mut self, bytes: usize) -> Self {
+        self.budget_bytes = bytes;
+        self
+    }
+
+    /// What becomes of bad samples.
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// How long a stage may take for one sample before the run stops with an error that names both. Default: 5 minutes.
+    pub fn stuck_after(mut self, limit: Duration) -> Self {
+        self.stuck_after = limit;
+        self
+    }
+
+    /// This process is one of several that train together: it gets every `world`-th sample of each step.
+    pub fn ranks(mut self, rank: usize, world: usize) -> Self {
+        (self.rank, self.world) = (rank, world);
+        self
+    }
+
+    /// Where the memory of batches comes from: pinned memory, for example.
+    pub fn buffers(mut self, allocate: impl Fn(usize) -> Memory + Send + Sync + 'static) -> Self {
+        self.allocate = Arc::new(allocate);
+        self
+    }
+
+    /// Whether stages are timed. For measuring what measuring costs; without it, no wait has a name.
+    #[doc(hidden)]
+    pub fn measure(mut self, measure: bool) -> Self {
+        self.measure = measure;
+        self
+    }
+
+    fn checked(self, checked: Result<()>, stage: impl Stage + 'static) -> Self {
+        match checked {
+            Ok(()) => self.stage(stage),
+            Err(error) => self.wrong(error),
+        }
+    }
+
+    fn wrong(mut self, error: Error) -> Self {
+        self.wrong.get_or_insert(error);
+        self
+    }
+
+    /// Checks everything and puts it together. No thread is started yet.
+    pub fn build(mut self) -> Result<Pipeline> {
+        if let Some(error) = self.wrong.take() {
+            return Err(error);
+        }
+        self.check()?;
+        let source: Arc<dyn Source> = match self.chunk.take() {
+            Some(chunk) => Arc::new(Chunks::new(self.source.into(), chunk)?),
+            None => self.source.into(),
+        };
+        let length = source.len();
+        if length == 0 {
+            return Err(Error::config("the dataset is empty"));
+        }
+        let world = self.world as u64;
+        let measure = || measure(source.clone(), self.tokenizer.clone(), self.log_mel.as_ref().and_then(LogMel::frames));
+        let (grouping, packed, global_batch) = match (self.batch.size, self.batch.bucket_window) {
+            (Size::Count(count), None) => (Grouping::Count(count * world), None, count * world),
+            (Size::Count(count), Some(window_steps)) => {
+                (Grouping::Buckets { count: count * world, window_steps, measure: measure() }, None, count * world)
+            }
+            (Size::Budget(budget, _), _) => {
+                let window = BUDGET_WINDOW;
+                (Grouping::Budget { budget, world, window, measure: measure() }, None, budget * world)
+            }
+            (Size::Packed { length, blocks }, _) => {
+                (Grouping::Runs(PACKED_RUN), Some((length, blocks * world)), blocks * world)
+            }
+        };
+        let fingerprint = source.fingerprint();
+        let plan = Arc::new(Plan {
+            length,
+            grouping,
+            drop_last: self.batch.drop_last,
+            shuffle: self.shuffle,
+            blocks: source.blocks().map(<[u64]>::to_vec),
+            fingerprint,
+            seed: self.seed,
+        });
+        if plan.steps() == Some(0) {
+            return Err(Error::config_hint(
+                format!("{length} samples do not fill one batch of {global_batch}, and the last is dropped"),
+                "make the batch smaller, or leave out `.drop_last()`",
+            ));
+        }
+        let state = State {
+            version: state::VERSION,
+            fingerprint: format!("{fingerprint:032x}"),
+            pipeline: format!("{:016x}", xxh3_64(describe(&self.steps, &self.batch, self.shuffle).as_bytes())),
+            seed: self.seed,
+            epoch: 0,
+            at: Cursor::default(),
+            global_batch,
+            plan_world: if matches!(self.batch.size, Size::Budget(..)) { world } else { 1 },
+            bad: 0,
+            consumed: 0,
+        };
+        let (names, slots) = names(&self.steps);
+        let threads = match self.threads {
+            Threads::Auto => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+            Threads::Exactly(threads) => threads,
+        };
+        let prefetch = match (self.prefetch, packed) {
+            (0, None) => 3,
+            // Steps are runs of documents here, many of which go into a batch.
+            (batches, Some((length, blocks))) => {
+                let documents = batches.max(3) * length * blocks as usize / 256;
+                documents.div_ceil(PACKED_RUN as usize).max(2 * threads).max(4)
+            }
+            (batches, None) => batches,
+        };
+        let fixed = fixed_fields(&self.steps, &self.batch);
+        let ring = Arc::new(Ring::new(self.allocate, (prefetch.min(8) + 2) * 4));
+        let flow = Flow {
+            source,
+            meters: (0..threads).map(|_| Meter::new(names.clone())).collect(),
+            stages: self.steps,
+            names,
+            slots,
+            plan,
+            collate: Collate { batch: self.batch, fixed, ring, buffers: Arc::new(Pool::default()) },
+            packed,
+            policy: self.policy,
+            seed: self.seed,
+            rank: self.rank,
+            world: self.world,
+            threads,
+            prefetch,
+            budget_bytes: self.budget_bytes,
+            stuck_after: self.stuck_after,
+            measure: self.measure,
+        };
+        Ok(Pipeline::new(flow, state))
+    }
+
+    fn check(&self) -> Result<()> {
+        self.batch.check()?;
+        self.policy.check()?;
+        if self.world == 0 || self.rank >= self.world {
+            return Err(Error::config_hint(
+                format!("rank {} of {}", self.rank, self.world),
+                "ranks are counted from 0: `.ranks(0, 2)` and `.ranks(1, 2)`",
+            ));
+        }
+        if self.threads == Threads::Exactly(0) {
+            return Err(Error::config_hint("0 threads", "1 is the least: `.threads(1)`, or `Threads::Auto`"));
+        }
+        let tokens = matches!(self.batch.size, Size::Budget(_, BudgetOf::Tokens) | Size::Packed { .. });
+        if tokens && self.tokenizer.is_none() {
+            return Err(Error::config_hint(
+                "the batch counts tokens, and nothing makes any",
+                "add `.tokenize(Tokenize::file(\"tokenizer.json\")?)` before `.batch(…)`",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// All settings that change what comes out, in words.
+fn describe(stages: &[Arc<dyn Stage>], batch: &Batch, shuffle: bool) -> String {
+    let mut text = String::new();
+    for stage in stages {
+        let _ = writeln!(text, "{}", stage.describe());
+    }
+    // The size is compared by itself, over all ranks together.
+    let Batch { bucket_window, pad, pad_fields, dtype, drop_last, mask, size } = batch;
+    let kind = std::mem::discriminant(size);
+    let _ = writeln!(text, "{kind:?} {bucket_window:?} {pad:?} {pad_fields:?} {dtype:?} {drop_last} {mask} {shuffle}");
+    text
+}
+
+/// What is measured, and where in it each stage is.
+fn names(stages: &[Arc<dyn Stage>]) -> (Arc<[&'static str]>, Vec<usize>) {
+    let mut names = vec!["source"];
+    let mut slots = Vec::new();
+    for stage in stages {
+        if stage.name() == "decode" {
+            names.push("read");
+        }
+        slots.push(names.len());
+        names.push(stage.name());
+        if stage.name() == "decode" {
+            names.push("resample");
+        }
+    }
+    names.push("batch");
+    (names.into(), slots)
+}
+
+/// The fields whose shapes are fixed when the last stage is done.
+fn fixed_fields(stages: &[Arc<dyn Stage>], batch: &Batch) -> Vec<Fixed> {
+    let fixed = stages.iter().filter_map(|stage| stage.fixed_shape());
+    let whole = |(name, shape): &(&'static str, Vec<usize>)| {
+        // Padding beyond the fixed shape would change it.
+        let last = shape.last().copied().unwrap_or(0);
+        batch.pad_of(name).length(last) == Some(last)
+    };
+    fixed.filter(whole).map(|(name, shape)| Fixed { name, shape }).collect()
+}
+
+/// How long a sample is, for planning: frames of features, tokens of text.
+fn measure(source: Arc<dyn Source>, tokenizer: Option<Arc<Tokenize>>, most_frames: Option<usize>) -> Measure {
+    Arc::new(move |index| {
+        // A sample that cannot be measured is bad, and will be found to be when its turn comes.
+        let Ok(sample) = source.sample(index) else { return 0 };
+        match (sample.get(field::AUDIO), sample.get(field::FEATURES)) {
+            (Some(Value::Media(media)), _) => {
+                let seconds = clip_seconds(&*source, index, media).unwrap_or(0.0);
+                let frames = (seconds * LogMel::FRAMES_PER_SECOND).ceil() as u64;
+                most_frames.map_or(frames, |most| frames.min(most as u64))
+            }
+            (_, Some(Value::Media(media))) => {
+                decode::with_bytes(media, npy_shape).ok().and_then(|shape| shape.first().copied()).unwrap_or(0) as u64
+            }
+            _ => {
+                let text = sample.text().unwrap_or_default();
+                tokenizer.as_ref().and_then(|tokenizer| tokenizer.encode(text).ok()).map_or(text.len(), |ids| ids.len())
+                    as u64
+            }
+        }
+    })
+}

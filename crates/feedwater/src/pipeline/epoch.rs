@@ -1,0 +1,251 @@
+//! What does the trainer see? Batches, one after the other, and a state that says which of them it has had.
+
+use std::{collections::VecDeque, sync::Arc, time::Instant};
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::{
+    build::Flow,
+    engine::{Engine, Finished, Taken},
+    plan::Cursor,
+    policy::Quarantine,
+    report::{self, Consumed, Report, Wait},
+    state::State,
+};
+use crate::{
+    batch::pack::{Packer, cursor_after},
+    deliver::ReadyBatch,
+    error::{Error, Result},
+};
+
+/// A pipeline that is ready to run. Threads start when the first batch is asked for, and end when it is dropped.
+pub struct Pipeline {
+    flow: Arc<Flow>,
+    engine: Option<Engine>,
+    /// What was consumed.
+    state: State,
+    /// Whether `state` was put there from outside, so that the epoch is to be entered in its midst.
+    restored: bool,
+    quarantine: Quarantine,
+    consumed: Consumed,
+}
+
+impl Pipeline {
+    pub(crate) fn new(flow: Flow, state: State) -> Self {
+        let quarantine = Quarantine::new(flow.policy.clone(), flow.rank, flow.world);
+        Self { flow: Arc::new(flow), engine: None, state, restored: false, quarantine, consumed: Consumed::default() }
+    }
+
+    /// The batches of an epoch; the rest of it where a state was restored in its midst.
+    ///
+    /// Epochs that are read one after the other flow into each other: the first batches of the next are made while the
+    /// last of this one are consumed. Dropping an epoch before its end stops all threads.
+    pub fn epoch(&mut self, epoch: u64) -> Epoch<'_> {
+        let here = self.state.epoch == epoch;
+        let goes_on = here && (self.restored || (self.engine.is_some() && self.state.at == Cursor::default()));
+        if !goes_on {
+            self.engine = None;
+            self.state = State { epoch, at: Cursor::default(), bad: 0, consumed: 0, ..self.state.clone() };
+        }
+        self.restored = false;
+        let packer = self.flow.packed.map(|(length, blocks)| {
+            Packing {
+                packer: Packer::new(length, blocks as usize, self.state.at.within as usize),
+                next: self.state.at.window,
+                ended: false,
+            }
+        });
+        Epoch { pipeline: self, epoch, packing: packer, done: false }
+    }
+
+    /// What was consumed so far: the place to go on from.
+    pub fn state(&self) -> State {
+        self.state.clone()
+    }
+
+    /// Goes on from a place: the next call of [`epoch`](Self::epoch) with the state's epoch gives the rest of it.
+    ///
+    /// The dataset, the stages, the seed and the samples of a step of all ranks together must be the same; threads,
+    /// prefetch and the number of ranks need not.
+    pub fn restore(&mut self, state: &State) -> Result<()> {
+        state.check(&self.state)?;
+        self.engine = None;
+        if state.plan_world != self.state.plan_world {
+            // Only a worker that hangs in a stage can still hold on to the flow.
+            let busy = || Error::config("a stage still runs from before; build the pipeline anew to restore");
+            Arc::get_mut(&mut self.flow).ok_or_else(busy)?.plan_for(state.plan_world);
+        }
+        self.state = state.clone();
+        self.restored = true;
+        Ok(())
+    }
+
+    /// How many steps an epoch has; not known before it is over where batches have a budget or documents are packed.
+    pub fn steps(&self) -> Option<u64> {
+        self.flow.plan.steps()
+    }
+
+    /// How many samples the dataset has, after long clips were cut.
+    pub fn samples(&self) -> u64 {
+        self.flow.plan.length
+    }
+
+    /// The names of the classes, where labels are names.
+    pub fn classes(&self) -> &[String] {
+        self.flow.source.classes()
+    }
+
+    /// What was done so far, and where the time went.
+    pub fn report(&self) -> Report {
+        let Consumed { batches, samples, bad, wait_nanos, waits, began, last } = &self.consumed;
+        let wall = began.zip(*last).map(|(began, last)| last.duration_since(began)).unwrap_or_default();
+        Report {
+            stages: report::stages(&self.flow.names, &self.flow.meters),
+            batches: *batches,
+            samples: *samples,
+            bad: *bad,
+            wait_nanos: *wait_nanos,
+            wall_nanos: wall.as_nanos() as u64,
+            waits: VecDeque::clone(waits).into(),
+            threads: self.flow.threads,
+        }
+    }
+
+    fn take(&mut self) -> Result<Taken> {
+        if self.engine.is_none() {
+            self.engine = Some(Engine::start(&self.flow, self.state.epoch, self.state.at)?);
+        }
+        self.consumed.began.get_or_insert_with(Instant::now);
+        match &self.engine {
+            Some(engine) => engine.take(),
+            None => Err(Error::config("the engine did not start")),
+        }
+    }
+
+    /// Books what was taken out: waits, bad samples.
+    fn book(&mut self, taken: &Taken) -> Result<()> {
+        let Taken { epoch, step, finished, waited } = taken;
+        let number = step.as_ref().map_or(0, |step| step.at.step);
+        if step.is_some() {
+            let wait_nanos = waited.as_nanos() as u64;
+            let (key, stage) = if waited.is_zero() { (String::new(), "") } else { (finished.last.0.clone(), finished.last.1) };
+            self.consumed.wait(Wait { epoch: *epoch, step: number, wait_nanos, key, stage });
+        }
+        let mine = self.flow.plan.length.div_ceil(if self.flow.packed.is_some() { 1 } else { self.flow.world as u64 });
+        for bad in &finished.bad {
+            self.state.bad += 1;
+            self.consumed.bad += 1;
+            self.quarantine.note(bad, (*epoch, number), self.state.bad, mine)?;
+        }
+        Ok(())
+    }
+
+    fn advance(&mut self, next: Cursor, samples: &[u64], batch: &ReadyBatch) {
+        self.state.consumed = xxh3_64_with_seed(bytemuck::cast_slice(samples), self.state.consumed);
+        self.state.at = next;
+        self.consumed.batches += 1;
+        self.consumed.samples += batch.rows() as u64;
+        self.consumed.last = Some(Instant::now());
+    }
+
+    fn end_epoch(&mut self) {
+        let epoch = self.state.epoch + 1;
+        self.state = State { epoch, at: Cursor::default(), bad: 0, consumed: 0, ..self.state.clone() };
+    }
+}
+
+/// The batches of one epoch.
+pub struct Epoch<'p> {
+    pipeline: &'p mut Pipeline,
+    epoch: u64,
+    packing: Option<Packing>,
+    done: bool,
+}
+
+struct Packing {
+    packer: Packer,
+    /// The position after the last document that was pushed.
+    next: u64,
+    ended: bool,
+}
+
+impl Epoch<'_> {
+    /// What was consumed so far.
+    pub fn state(&self) -> State {
+        self.pipeline.state()
+    }
+
+    /// What was done so far, and where the time went.
+    pub fn report(&self) -> Report {
+        self.pipeline.report()
+    }
+
+    fn advance(&mut self) -> Result<Option<ReadyBatch>> {
+        if self.packing.is_some() {
+            return self.packed();
+        }
+        let taken = self.pipeline.take()?;
+        self.pipeline.book(&taken)?;
+        let Taken { step, finished: Finished { batch, .. }, .. } = taken;
+        let (Some(step), Some(batch)) = (step, batch) else {
+            self.pipeline.end_epoch();
+            return Ok(None);
+        };
+        self.pipeline.advance(step.next, &step.samples, &batch);
+        Ok(Some(batch))
+    }
+
+    fn packed(&mut self) -> Result<Option<ReadyBatch>> {
+        let flow = self.pipeline.flow.clone();
+        let Some(packing) = &mut self.packing else { return Ok(None) };
+        while !packing.packer.is_full() && !packing.ended {
+            let taken = self.pipeline.take()?;
+            self.pipeline.book(&taken)?;
+            match &taken.step {
+                Some(step) => packing.next = step.next.window,
+                None => packing.ended = true,
+            }
+            for document in taken.finished.documents {
+                packing.packer.push(document);
+            }
+        }
+        let dropped = flow.plan.drop_last && !packing.packer.is_full();
+        if packing.packer.is_empty() || dropped {
+            self.pipeline.end_epoch();
+            return Ok(None);
+        }
+        let step = self.pipeline.state.at.step;
+        let batch = packing.packer.pack(&flow.collate, self.epoch, step, flow.rank, flow.world);
+        let next = cursor_after(&packing.packer, step + 1, packing.next);
+        self.pipeline.advance(next, &[next.window, next.within], &batch);
+        Ok(Some(batch))
+    }
+}
+
+impl Iterator for Epoch<'_> {
+    type Item = Result<ReadyBatch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.done {
+            return None;
+        }
+        let next = self.advance().transpose();
+        match &next {
+            None => self.done = true,
+            Some(Err(_)) => {
+                self.done = true;
+                self.pipeline.engine = None;
+            }
+            Some(Ok(_)) => {}
+        }
+        next
+    }
+}
+
+impl Drop for Epoch<'_> {
+    fn drop(&mut self) {
+        if !self.done {
+            self.pipeline.engine = None;
+        }
+    }
+}

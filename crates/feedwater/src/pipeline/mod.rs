@@ -1,0 +1,20 @@
+//! Who drives it? The driver: which samples when ([`order`], [`plan`]), by whom ([`engine`]), to whom ([`epoch`]), where
+//! it is ([`state`]), what went wrong ([`policy`]) and where the time went ([`report`]).
+
+mod build;
+mod engine;
+mod epoch;
+mod order;
+mod plan;
+mod policy;
+mod report;
+mod stage;
+mod state;
+
+pub use build::{Builder, Threads};
+pub use epoch::{Epoch, Pipeline};
+pub use plan::Cursor;
+pub use policy::{BadSample, Policy};
+pub use report::{Report, StageReport, Wait};
+pub use stage::{Context, Pool, Stage};
+pub use state::State;

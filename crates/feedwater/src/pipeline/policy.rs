@@ -1,0 +1,138 @@
+//! What becomes of a bad sample? It never kills a run, and it never vanishes.
+
+use std::{
+    collections::HashSet,
+    fs::OpenOptions,
+    io::Write as _,
+    path::{Path, PathBuf},
+};
+
+use serde::Serialize;
+
+use crate::error::{Error, Fault, Place, Result};
+
+/// What to do about samples that cannot be used.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Policy {
+    pub(crate) skip: bool,
+    pub(crate) ceiling: f64,
+    pub(crate) quarantine: PathBuf,
+}
+
+impl Policy {
+    /// Leave a hole, count it, write it down; stop when more than 1 % of an epoch's samples are bad.
+    pub fn skip() -> Self {
+        Self::skip_up_to(0.01)
+    }
+
+    /// The same with another ceiling, as a share of an epoch's samples.
+    pub fn skip_up_to(ceiling: f64) -> Self {
+        Self { skip: true, ceiling, quarantine: PathBuf::from("quarantine.jsonl") }
+    }
+
+    /// Stop at the first.
+    pub fn fail() -> Self {
+        Self { skip: false, ..Self::skip() }
+    }
+
+    /// Where bad samples are written down. Default: `quarantine.jsonl` in the current folder, made when there is
+    /// something to write.
+    pub fn quarantine(mut self, file: impl Into<PathBuf>) -> Self {
+        self.quarantine = file.into();
+        self
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        if (0.0..=1.0).contains(&self.ceiling) {
+            return Ok(());
+        }
+        Err(Error::config_hint(
+            format!("a ceiling of {} for bad samples", self.ceiling),
+            "it is a share: `Policy::skip_up_to(0.05)` allows 5 %",
+        ))
+    }
+}
+
+/// A sample that could not be used.
+#[derive(Debug, Clone)]
+pub struct BadSample {
+    /// Its key.
+    pub key: String,
+    /// The stage that refused it.
+    pub stage: &'static str,
+    /// Where and why.
+    pub fault: Fault,
+}
+
+/// Counts and writes down what was bad, in the order in which batches are taken, so that it does not depend on threads.
+pub(crate) struct Quarantine {
+    policy: Policy,
+    /// `quarantine.jsonl`, or one for each rank.
+    file: PathBuf,
+    written: HashSet<String>,
+}
+
+/// A line of `quarantine.jsonl`.
+#[derive(Serialize)]
+struct Line<'a> {
+    key: &'a str,
+    epoch: u64,
+    step: u64,
+    stage: &'a str,
+    file: Option<&'a Path>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    byte: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    member: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    row: Option<u64>,
+    reason: &'a str,
+}
+
+impl Quarantine {
+    pub(crate) fn new(policy: Policy, rank: usize, world: usize) -> Self {
+        let file = if world > 1 {
+            let stem = policy.quarantine.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            policy.quarantine.with_file_name(format!("{stem}.rank{rank}.jsonl"))
+        } else {
+            policy.quarantine.clone()
+        };
+        Self { policy, file, written: HashSet::new() }
+    }
+
+    /// Takes note of a bad sample, the `bad`-th of this epoch of `epoch_samples`.
+    pub(crate) fn note(&mut self, sample: &BadSample, at: (u64, u64), bad: u64, epoch_samples: u64) -> Result<()> {
+        let BadSample { key, stage, fault } = sample.clone();
+        if !self.policy.skip {
+            return Err(Error::Sample { key, stage, fault });
+        }
+        // Each once, however many epochs it comes up in.
+        if self.written.insert(key.clone()) {
+            self.write(sample, at).map_err(|source| Error::Write { path: self.file.clone(), source })?;
+        }
+        let allowed = (self.policy.ceiling * epoch_samples as f64).ceil() as u64;
+        if bad > allowed {
+            return Err(Error::TooManyBad { bad, epoch_samples, allowed, key, stage, fault });
+        }
+        Ok(())
+    }
+
+    fn write(&self, sample: &BadSample, (epoch, step): (u64, u64)) -> std::io::Result<()> {
+        let BadSample { key, stage, fault } = sample;
+        let mut line =
+            Line { key, epoch, step, stage, file: fault.path.as_deref(), byte: None, line: None, member: None, row: None, reason: &fault.reason };
+        match &fault.place {
+            Place::Whole => {}
+            Place::Byte(byte) => line.byte = Some(*byte),
+            Place::Line(number) => line.line = Some(*number),
+            Place::Member(member) => line.member = Some(member),
+            Place::Row(row) => line.row = Some(*row),
+        }
+        let mut text = serde_json::to_string(&line)?;
+        text.push('\n');
+        // Opened for each line: bad samples are few, and the file may be moved away while the run goes on.
+        OpenOptions::new().create(true).append(true).open(&self.file)?.write_all(text.as_bytes())
+    }
+}

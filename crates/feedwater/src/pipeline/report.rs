@@ -1,0 +1,166 @@
+//! Where does the time go? What each stage did, how long workers stood still, and whom every wait was for.
+//!
+//! Each worker counts for itself, so counting is an addition to memory that nobody else writes; a report adds them up.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use serde::Serialize;
+
+/// What a stage did since the pipeline started.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StageReport {
+    /// Its name.
+    pub name: &'static str,
+    /// Samples that went through it.
+    pub items: u64,
+    /// Bytes that it read or made.
+    pub bytes: u64,
+    /// Time spent in it, over all workers.
+    pub busy_nanos: u64,
+    /// Time that workers stood idle because nothing came from before: there was no sample to be had.
+    pub starved_nanos: u64,
+    /// Time that workers stood idle because what comes after was full: batches were ready and not taken.
+    pub blocked_nanos: u64,
+}
+
+/// A wait of the consumer, and whom it was for.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Wait {
+    /// The epoch.
+    pub epoch: u64,
+    /// The step.
+    pub step: u64,
+    /// How long.
+    pub wait_nanos: u64,
+    /// The sample that came last.
+    pub key: String,
+    /// The stage in which it spent the most time.
+    pub stage: &'static str,
+}
+
+/// What a pipeline has done so far.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// The stages, in the order of the flow.
+    pub stages: Vec<StageReport>,
+    /// Batches that were taken.
+    pub batches: u64,
+    /// Samples that were taken.
+    pub samples: u64,
+    /// Bad samples among them.
+    pub bad: u64,
+    /// All waits of the consumer together.
+    pub wait_nanos: u64,
+    /// From the first time that a batch was asked for to the last that was taken.
+    pub wall_nanos: u64,
+    /// The last waits, oldest first (up to 4096 of them).
+    pub waits: Vec<Wait>,
+    /// Worker threads.
+    pub threads: usize,
+}
+
+impl Report {
+    /// The longest wait among the last.
+    pub fn worst_wait(&self) -> Option<&Wait> {
+        self.waits.iter().max_by_key(|wait| wait.wait_nanos)
+    }
+
+    /// A stage by its name.
+    pub fn stage(&self, name: &str) -> Option<&StageReport> {
+        self.stages.iter().find(|stage| stage.name == name)
+    }
+}
+
+/// The counters of one worker.
+pub(crate) struct Meter {
+    names: Arc<[&'static str]>,
+    counts: Box<[Count]>,
+    pub(crate) starved_nanos: AtomicU64,
+    pub(crate) blocked_nanos: AtomicU64,
+}
+
+#[derive(Default)]
+struct Count {
+    items: AtomicU64,
+    bytes: AtomicU64,
+    busy_nanos: AtomicU64,
+}
+
+impl Meter {
+    pub(crate) fn new(names: Arc<[&'static str]>) -> Self {
+        let counts = names.iter().map(|_| Count::default()).collect();
+        Self { names, counts, starved_nanos: AtomicU64::new(0), blocked_nanos: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn add(&self, stage: usize, busy: Duration, bytes: u64) {
+        // Only this worker writes here, so no read-modify-write is needed.
+        let count = &self.counts[stage];
+        count.items.store(count.items.load(Relaxed) + 1, Relaxed);
+        count.bytes.store(count.bytes.load(Relaxed) + bytes, Relaxed);
+        count.busy_nanos.store(count.busy_nanos.load(Relaxed) + busy.as_nanos() as u64, Relaxed);
+    }
+
+    pub(crate) fn stage(&self, name: &str) -> Option<usize> {
+        self.names.iter().position(|known| *known == name)
+    }
+}
+
+/// Adds up the counters of all workers.
+pub(crate) fn stages(names: &[&'static str], meters: &[Meter]) -> Vec<StageReport> {
+    let empty = |name: &&'static str| StageReport {
+        name,
+        items: 0,
+        bytes: 0,
+        busy_nanos: 0,
+        starved_nanos: 0,
+        blocked_nanos: 0,
+    };
+    let mut stages: Vec<StageReport> = names.iter().map(empty).collect();
+    for meter in meters {
+        for (stage, count) in stages.iter_mut().zip(&meter.counts) {
+            stage.items += count.items.load(Relaxed);
+            stage.bytes += count.bytes.load(Relaxed);
+            stage.busy_nanos += count.busy_nanos.load(Relaxed);
+        }
+        // A worker carries a sample through all stages, so it can only stand still before the first and after the last.
+        if let Some(first) = stages.first_mut() {
+            first.starved_nanos += meter.starved_nanos.load(Relaxed);
+        }
+        if let Some(last) = stages.last_mut() {
+            last.blocked_nanos += meter.blocked_nanos.load(Relaxed);
+        }
+    }
+    stages
+}
+
+/// What the consumer's side remembers.
+#[derive(Default)]
+pub(crate) struct Consumed {
+    pub(crate) batches: u64,
+    pub(crate) samples: u64,
+    pub(crate) bad: u64,
+    pub(crate) wait_nanos: u64,
+    pub(crate) waits: VecDeque<Wait>,
+    pub(crate) began: Option<Instant>,
+    pub(crate) last: Option<Instant>,
+}
+
+/// Waits that are remembered one by one.
+const WAITS_KEPT: usize = 4096;
+
+impl Consumed {
+    pub(crate) fn wait(&mut self, wait: Wait) {
+        self.wait_nanos += wait.wait_nanos;
+        if self.waits.len() == WAITS_KEPT {
+            self.waits.pop_front();
+        }
+        self.waits.push_back(wait);
+    }
+}

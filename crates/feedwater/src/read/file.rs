@@ -1,0 +1,22 @@
+//! How is a file read at a position? The only code here that differs between systems.
+
+use std::{fs::File, io};
+
+use super::ReadAt;
+
+impl ReadAt for File {
+    #[cfg(unix)]
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        std::os::unix::fs::FileExt::read_at(self, buf, offset)
+    }
+
+    // Moves the file's cursor, which nothing here looks at; the read itself is atomic.
+    #[cfg(windows)]
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        std::os::windows::fs::FileExt::seek_read(self, buf, offset)
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+}

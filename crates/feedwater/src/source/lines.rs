@@ -1,0 +1,173 @@
+//! A file of records, one a line (or, quoted, several lines), found again by their offsets.
+//!
+//! The file is read once, in blocks, to find where records start and to hash it; nothing of it is kept but 8 bytes a
+//! record. A record is then one positional read. Not mapped into memory: a file that shrinks under a mapping kills the
+//! process.
+
+use std::{fs::File, path::Path, path::PathBuf};
+
+use memchr::{memchr_iter, memchr2_iter};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::{
+    error::{Error, Fault, Place, Result},
+    read::ReadAt,
+};
+
+/// A longer record than this is refused when it is asked for; one runaway line must not take all memory.
+pub(super) const MAX_RECORD_BYTES: u64 = 64 << 20;
+
+const BLOCK_BYTES: usize = 1 << 20;
+
+/// Where the records of a file are.
+pub struct Lines {
+    path: PathBuf,
+    file: File,
+    /// The first byte of each record, and one more for the end.
+    starts: Vec<u64>,
+    hash: u128,
+    quoted: bool,
+}
+
+impl Lines {
+    /// Finds the records. `quoted`: a line break between double quotes belongs to the record, as in CSV.
+    pub fn open(path: &Path, quoted: bool) -> Result<Self> {
+        let file = File::open(path).map_err(|error| Error::read(path, error))?;
+        let size = file.metadata().map_err(|error| Error::read(path, error))?.len();
+        let mut scan = Scan { starts: Vec::with_capacity((size / 128) as usize + 2), start: 0, blank: true, open_quote: None };
+        let mut hasher = Xxh3::new();
+        let mut block = vec![0; BLOCK_BYTES];
+        let mut offset = 0;
+        loop {
+            let read = file.read_at(&mut block, offset).map_err(|error| Error::read(path, error))?;
+            if read == 0 {
+                break;
+            }
+            hasher.update(&block[..read]);
+            let skip = if offset == 0 && block.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
+            scan.start = scan.start.max(skip as u64);
+            scan.block(&block[skip..read], offset + skip as u64, quoted);
+            offset += read as u64;
+        }
+        if let Some(at) = scan.open_quote {
+            let line = line_of(&file, at);
+            return Err(Error::dataset(path, Fault::at_line(line, "a quote is opened and never closed")));
+        }
+        scan.end_record(offset);
+        let mut starts = scan.starts;
+        starts.push(offset);
+        starts.shrink_to_fit();
+        Ok(Self { path: path.to_owned(), file, starts, hash: hasher.digest128(), quoted })
+    }
+
+    /// How many records.
+    pub fn len(&self) -> u64 {
+        self.starts.len() as u64 - 1
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A hash of the whole file.
+    pub fn hash(&self) -> u128 {
+        self.hash
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads a record, without its line break.
+    pub fn read(&self, index: u64, into: &mut Vec<u8>) -> Result<(), Fault> {
+        let (start, end) = (self.starts[index as usize], self.starts[index as usize + 1]);
+        if end - start > MAX_RECORD_BYTES {
+            let reason = format!("a record of {} bytes, longer than the {MAX_RECORD_BYTES} allowed", end - start);
+            return Err(self.fault(index, reason));
+        }
+        into.resize((end - start) as usize, 0);
+        crate::read::read_exact_at(&self.file, into, start).map_err(|fault| fault.in_file(&self.path))?;
+        // Blank lines may follow; they belong to no record.
+        let end = if self.quoted {
+            into.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r' | b' ' | b'\t')).map_or(0, |at| at + 1)
+        } else {
+            memchr::memchr(b'\n', into).unwrap_or(into.len())
+        };
+        into.truncate(end);
+        if into.last() == Some(&b'\r') {
+            into.pop();
+        }
+        Ok(())
+    }
+
+    /// A fault in a record, with the line that it starts on.
+    pub fn fault(&self, index: u64, reason: impl Into<String>) -> Fault {
+        let line = line_of(&self.file, self.starts[index as usize]);
+        Fault { path: Some(self.path.clone()), place: Place::Line(line), reason: reason.into() }
+    }
+}
+
+/// The line, from 1, of a byte. Counted anew: it is asked only when something is wrong.
+fn line_of(file: &File, at: u64) -> u64 {
+    let mut block = vec![0; BLOCK_BYTES];
+    let (mut line, mut offset) = (1, 0);
+    while offset < at {
+        let wanted = BLOCK_BYTES.min((at - offset) as usize);
+        match file.read_at(&mut block[..wanted], offset) {
+            Ok(read) if read > 0 => {
+                line += memchr_iter(b'\n', &block[..read]).count() as u64;
+                offset += read as u64;
+            }
+            _ => break,
+        }
+    }
+    line
+}
+
+struct Scan {
+    starts: Vec<u64>,
+    /// Where the record that is being read started.
+    start: u64,
+    /// Whether nothing but white space was seen of it.
+    blank: bool,
+    open_quote: Option<u64>,
+}
+
+impl Scan {
+    fn block(&mut self, block: &[u8], offset: u64, quoted: bool) {
+        let mut seen = 0;
+        let mut line_end = |scan: &mut Self, at: usize| {
+            scan.look(&block[seen..at]);
+            scan.end_record(offset + at as u64 + 1);
+            seen = at + 1;
+        };
+        if quoted {
+            for at in memchr2_iter(b'"', b'\n', block) {
+                if block[at] == b'"' {
+                    // Within quotes a doubled quote closes and opens again: the parity stays right.
+                    self.open_quote = if self.open_quote.is_some() { None } else { Some(offset + at as u64) };
+                } else if self.open_quote.is_none() {
+                    line_end(self, at);
+                }
+            }
+        } else {
+            for at in memchr_iter(b'\n', block) {
+                line_end(self, at);
+            }
+        }
+        self.look(&block[seen..]);
+    }
+
+    fn look(&mut self, bytes: &[u8]) {
+        self.blank = self.blank && bytes.iter().all(|byte| matches!(byte, b' ' | b'\t' | b'\r' | b'\n'));
+    }
+
+    fn end_record(&mut self, next: u64) {
+        if !self.blank {
+            self.starts.push(self.start);
+        }
+        (self.start, self.blank) = (next, true);
+    }
+}

@@ -1,0 +1,108 @@
+//! Which samples are there? A source knows how many, names each, and says where its bytes are.
+//!
+//! What a path holds is found by looking ([`open`]): a folder with a metadata file, a manifest, shards, a table, a bare
+//! folder of sound, arrays or text. A source never reads media; it holds as little as finds a sample again (an offset
+//! for a line, a path for a file), so a manifest of millions opens in the time it takes to read it once.
+
+use std::path::Path;
+
+use crate::{
+    error::{Error, Fault, Result},
+    sample::Sample,
+};
+
+mod files;
+mod lines;
+mod row;
+mod parquet;
+mod sniff;
+mod table;
+mod tar;
+mod text;
+
+pub use self::{
+    files::Files,
+    lines::Lines,
+    parquet::Parquet,
+    sniff::{Kind, detect},
+    table::Table,
+    tar::Tar,
+    text::Text,
+};
+
+/// A dataset: so many samples, each with a key and fields.
+pub trait Source: Send + Sync {
+    /// What kind of dataset it is, for messages.
+    fn kind(&self) -> Kind;
+
+    /// How many samples.
+    fn len(&self) -> u64;
+
+    /// Whether there is none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A hash of what the dataset is: the same for the same data, another when samples are added, removed or renamed.
+    fn fingerprint(&self) -> u128;
+
+    /// The key of a sample: stable, and unique in the dataset. It must be there even where the sample is bad.
+    fn key(&self, index: u64) -> String;
+
+    /// What is known of a sample without reading its media.
+    fn sample(&self, index: u64) -> Result<Sample, Fault>;
+
+    /// How long it is said to be, in seconds, where the metadata say.
+    fn seconds(&self, _index: u64) -> Option<f64> {
+        None
+    }
+
+    /// The names of the classes, where labels are names: the label is an index into this.
+    fn classes(&self) -> &[String] {
+        &[]
+    }
+
+    /// Where the samples are stored in blocks that are dear to enter (row groups), the first index of each. Shuffling
+    /// then stays within a few blocks at a time.
+    fn blocks(&self) -> Option<&[u64]> {
+        None
+    }
+}
+
+/// Opens what is at `path`: a file, a folder, or a brace pattern such as `shard-{000..099}.tar`.
+pub fn open(path: impl AsRef<Path>) -> Result<Box<dyn Source>> {
+    let path = path.as_ref();
+    open_as(path, detect(path)?)
+}
+
+/// Opens `path` as a dataset of this kind.
+pub fn open_as(path: impl AsRef<Path>, kind: Kind) -> Result<Box<dyn Source>> {
+    let path = path.as_ref();
+    let source: Box<dyn Source> = match kind {
+        Kind::AudioFolder | Kind::LjSpeech | Kind::Manifest | Kind::NpyManifest | Kind::PathList => {
+            Box::new(Table::open(path, kind)?)
+        }
+        Kind::Audio | Kind::Npy => Box::new(Files::open(path, kind)?),
+        Kind::Text => Box::new(Text::open(path)?),
+        Kind::Tar => Box::new(Tar::open(path)?),
+        Kind::Parquet => Box::new(Parquet::open(path)?),
+    };
+    if source.is_empty() {
+        return Err(Error::config_hint(
+            format!("`{}` holds no samples", path.display()),
+            "`feedwater generate morse --out data/morse` makes a dataset to try",
+        ));
+    }
+    Ok(source)
+}
+
+/// File endings of sound that can be decoded.
+pub const AUDIO_ENDINGS: [&str; 8] = ["wav", "flac", "mp3", "ogg", "oga", "m4a", "mp4", "aac"];
+
+pub(crate) fn ending(path: &Path) -> String {
+    path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase()
+}
+
+pub(crate) fn is_audio(path: &Path) -> bool {
+    AUDIO_ENDINGS.contains(&ending(path).as_str())
+}

@@ -1,0 +1,189 @@
+//! The arithmetic of the hot loops, compiled once for each instruction set and chosen at run time.
+//!
+//! Every function here is a plain loop that the compiler vectorises; `multiversion` makes an AVX2 copy of it beside
+//! the baseline one, so one binary serves every machine and none of this needs `unsafe` of ours.
+
+use multiversion::multiversion;
+
+/// `log10` of every number, in place, and the largest of the results.
+///
+/// Within 2e-7 of the exact value: the mantissa is brought to [√½, √2) and put through the polynomial that Cephes has
+/// for single precision. Inputs must be normal and positive; the mel floor of 1e-10 sees to that.
+#[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
+pub(crate) fn log10_max(values: &mut [f32]) -> f32 {
+    let mut largest = [f32::NEG_INFINITY; 16];
+    let mut chunks = values.chunks_exact_mut(16);
+    for chunk in &mut chunks {
+        for (value, largest) in chunk.iter_mut().zip(&mut largest) {
+            *value = log10(*value);
+            *largest = if *value > *largest { *value } else { *largest };
+        }
+    }
+    let mut most = f32::NEG_INFINITY;
+    for value in chunks.into_remainder() {
+        *value = log10(*value);
+        most = most.max(*value);
+    }
+    largest.iter().fold(most, |most, value| most.max(*value))
+}
+
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "it must be inlined into each copy that multiversion makes")]
+fn log10(x: f32) -> f32 {
+    natural_log(x) * std::f32::consts::LOG10_E
+}
+
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "it must be inlined into each copy that multiversion makes")]
+#[expect(clippy::unreadable_literal, clippy::excessive_precision, reason = "Cephes' coefficients as published")]
+fn natural_log(x: f32) -> f32 {
+    const SQRT_HALF: u32 = 0x3f35_04f3;
+    let bits = x.to_bits().wrapping_sub(SQRT_HALF);
+    let exponent = (bits as i32) >> 23;
+    let m = f32::from_bits((bits & 0x007f_ffff).wrapping_add(SQRT_HALF)) - 1.0;
+    let e = exponent as f32;
+    let m2 = m * m;
+    let mut p = 7.0376836292e-2;
+    p = p * m - 1.1514610310e-1;
+    p = p * m + 1.1676998740e-1;
+    p = p * m - 1.2420140846e-1;
+    p = p * m + 1.4249322787e-1;
+    p = p * m - 1.6668057665e-1;
+    p = p * m + 2.0000714765e-1;
+    p = p * m - 2.4999993993e-1;
+    p = p * m + 3.3333331174e-1;
+    let tail = p * m * m2 - 0.5 * m2 + e * -2.12194440e-4;
+    m + tail + e * 0.693359375
+}
+
+/// Adds gaussian noise of the given deviation to every number. `random` holds one word of random bits for each of them.
+///
+/// Box and Muller: two words give two gaussians, so `values` is walked in blocks whose first half gets the cosines and
+/// whose second half the sines.
+#[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
+pub(crate) fn add_gaussian(values: &mut [f32], random: &[u64], deviation: f32) {
+    for (values, words) in values.chunks_mut(2 * 16).zip(random.chunks(16)) {
+        let mut pair = [[0.0_f32; 16]; 2];
+        for (lane, word) in words.iter().enumerate() {
+            // 24 bits each; never 0, so the logarithm is finite.
+            let u = ((word >> 40) as u32 as i32 as f32 + 0.5) * (1.0 / 16_777_216.0);
+            let v = ((*word as u32) >> 8) as i32 as f32 * (1.0 / 16_777_216.0) - 0.5;
+            let radius = (-2.0 * natural_log(u)).sqrt() * deviation;
+            let (sine, cosine) = sin_cos_turn(v);
+            pair[0][lane] = radius * cosine;
+            pair[1][lane] = radius * sine;
+        }
+        for (value, noise) in values.iter_mut().zip(pair.as_flattened()) {
+            *value += noise;
+        }
+    }
+}
+
+/// Sine and cosine of `turn` full turns, for `turn` in −½ … ½, within 1e-6: enough for noise, and it vectorises.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "it must be inlined into each copy that multiversion makes")]
+fn sin_cos_turn(turn: f32) -> (f32, f32) {
+    // Of a quarter of the angle, by their series; then doubled twice.
+    let x = turn * (std::f32::consts::TAU / 4.0);
+    let x2 = x * x;
+    let s = x * (1.0 + x2 * (-1.0 / 6.0 + x2 * (1.0 / 120.0 + x2 * (-1.0 / 5040.0 + x2 * (1.0 / 362_880.0)))));
+    let c = 1.0
+        + x2 * (-0.5 + x2 * (1.0 / 24.0 + x2 * (-1.0 / 720.0 + x2 * (1.0 / 40_320.0 - x2 * (1.0 / 3_628_800.0)))));
+    let (s2, c2) = (2.0 * s * c, 1.0 - 2.0 * s * s);
+    (2.0 * s2 * c2, 1.0 - 2.0 * s2 * s2)
+}
+
+/// Multiplies every number by `gain`.
+#[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
+pub(crate) fn scale(values: &mut [f32], gain: f32) {
+    for value in values {
+        *value *= gain;
+    }
+}
+
+/// The mean of the squares.
+#[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
+pub(crate) fn mean_square(values: &[f32]) -> f64 {
+    if values.is_empty() {
+        return 0.0;
+    }
+    let mut total = 0.0_f64;
+    for block in values.chunks(4096) {
+        let mut lanes = [0.0_f32; 16];
+        let mut chunks = block.chunks_exact(16);
+        for chunk in &mut chunks {
+            for (lane, value) in lanes.iter_mut().zip(chunk) {
+                *lane += value * value;
+            }
+        }
+        total += lanes.iter().map(|lane| f64::from(*lane)).sum::<f64>();
+        total += chunks.remainder().iter().map(|value| f64::from(*value) * f64::from(*value)).sum::<f64>();
+    }
+    total / values.len() as f64
+}
+
+/// `max(value, floor)`, then `· 0.25 + 1`, in place: the last step of Whisper's features.
+#[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
+pub(crate) fn clamp_and_scale(values: &mut [f32], floor: f32) {
+    for value in values {
+        let clamped = if *value > floor { *value } else { floor };
+        *value = (clamped + 4.0) * 0.25;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn log10_is_exact_to_single_precision() {
+        let mut worst = 0.0_f64;
+        let mut x = 1e-10_f32;
+        while x < 1e6 {
+            let mut value = [x];
+            log10_max(&mut value);
+            worst = worst.max((f64::from(value[0]) - f64::from(x).log10()).abs());
+            x *= 1.000_37;
+        }
+        assert!(worst < 6e-7, "{worst}");
+    }
+
+    #[test]
+    fn the_largest_logarithm_is_found_wherever_it_is() {
+        for at in [0, 15, 16, 31, 36] {
+            let mut values = vec![1.0_f32; 37];
+            values[at] = 1000.0;
+            assert!((log10_max(&mut values) - 3.0).abs() < 1e-6);
+        }
+    }
+
+    #[test]
+    fn noise_is_gaussian() {
+        use rand_core::Rng as _;
+        let mut rng = rand_pcg::Pcg64Mcg::new(7);
+        let random: Vec<u64> = (0..200_000).map(|_| rng.next_u64()).collect();
+        let mut values = vec![0.0_f32; 400_000];
+        add_gaussian(&mut values, &random, 1.0);
+        let n = values.len() as f64;
+        let moment = |p: i32| values.iter().map(|v| f64::from(*v).powi(p)).sum::<f64>() / n;
+        assert!(moment(1).abs() < 0.01, "mean {}", moment(1));
+        assert!((moment(2) - 1.0).abs() < 0.01, "variance {}", moment(2));
+        assert!(moment(3).abs() < 0.03, "skew {}", moment(3));
+        assert!((moment(4) - 3.0).abs() < 0.06, "kurtosis {}", moment(4));
+        let beyond_two = values.iter().filter(|v| v.abs() > 2.0).count() as f64 / n;
+        assert!((beyond_two - 0.0455).abs() < 0.002, "tail {beyond_two}");
+        // The two gaussians of a pair must not depend on each other.
+        let pairs = values.chunks(32).flat_map(|block| (0..16).map(|i| f64::from(block[i] * block[i + 16])));
+        assert!((pairs.sum::<f64>() / (n / 2.0)).abs() < 0.01);
+    }
+
+    #[test]
+    fn sine_and_cosine() {
+        for i in -500..=500 {
+            let turn = i as f32 / 1000.0;
+            let (s, c) = sin_cos_turn(turn);
+            let exact = (f64::from(turn) * std::f64::consts::TAU).sin_cos();
+            assert!((f64::from(s) - exact.0).abs() < 2e-6 && (f64::from(c) - exact.1).abs() < 2e-6, "{turn}");
+        }
+    }
+}
