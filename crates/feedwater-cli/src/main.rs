@@ -2,6 +2,7 @@
 
 mod commands;
 mod generate;
+mod inspect;
 
 use std::process::ExitCode;
 
@@ -32,7 +33,44 @@ fn main() -> ExitCode {
         Command::Generate(options) => commands::generate::run(&options).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {
-        eprintln!("{error:?}");
-        ExitCode::FAILURE
+        eprintln!("{}", told(&error));
+        // 1 is the answer of a command that worked and found something wrong.
+        ExitCode::from(2)
     })
+}
+
+/// An error as all commands tell it: what happened, why, and a hint, a line each.
+fn told(error: &miette::Report) -> String {
+    let mut what = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        // Some errors say themselves what caused them.
+        if !what.contains(&cause) {
+            what = format!("{what}: {cause}");
+        }
+    }
+    // The engine's errors bring their hint along as a last line.
+    let (what, own_hint) = match what.split_once("\nhint: ") {
+        Some((what, hint)) => (what.to_owned(), Some(hint.to_owned())),
+        None => (what, None),
+    };
+    let hint = own_hint.or_else(|| error.help().map(|help| help.to_string()));
+    let hint = hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
+    format!("error: {what}{hint}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use miette::{IntoDiagnostic, WrapErr};
+
+    #[test]
+    fn errors_of_all_kinds_are_told_alike() {
+        let ours = miette::miette!(help = "for example --clips 200", "there would be no clips");
+        assert_eq!(told(&ours), "error: there would be no clips\nhint: for example --clips 200");
+        let engine = feedwater::Error::config_hint("`x` does not exist", "make it");
+        assert_eq!(told(&miette::miette!("{engine}")), "error: `x` does not exist\nhint: make it");
+        let read = || feedwater::Error::read("x", std::io::Error::other("disk on fire"));
+        let chained = Err::<(), _>(read()).into_diagnostic().wrap_err("no data").unwrap_err();
+        assert_eq!(told(&chained), "error: no data: cannot read `x`: disk on fire");
+    }
 }

@@ -40,12 +40,10 @@ pub mod transform;
 pub mod batch;
 pub mod deliver;
 
-#[path = "decode/stage.rs"]
-pub mod decode_stage;
 pub mod pipeline;
 
 pub use batch::{Batch, DType, Pad};
-pub use decode_stage::{Audio, Decode, Npy};
+pub use decode::{Audio, Decode, Npy};
 pub use deliver::{BatchTensor, ReadyBatch};
 pub use error::{Error, Fault, Result};
 pub use pipeline::{Builder, Pipeline, Policy, State, Threads};

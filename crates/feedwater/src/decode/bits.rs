@@ -19,12 +19,16 @@ impl<'a> Bits<'a> {
     }
 
     /// Loads until at least 56 bits are there.
+    #[expect(
+        clippy::inline_always,
+        reason = "in every loop that matters, and compiled for several processors"
+    )]
     #[inline(always)]
     fn refill(&mut self) {
         if let Some(word) = self.bytes.get(self.at..).and_then(<[u8]>::first_chunk) {
             self.cache |= u64::from_be_bytes(*word) >> self.count;
             self.at += (63 - self.count as usize) / 8;
-            self.count |= 56;
+            self.count |= 0b11_1000;
         } else {
             self.refill_at_the_end();
         }
@@ -93,7 +97,7 @@ impl<'a> Bits<'a> {
 
 /// Fills `out` with Rice codes of this parameter, at most 30. `None` where one does not end.
 ///
-/// Half of the time that FLAC takes is spent here, in counting zeros and shifting: newer processors have better
+/// Much of the time that FLAC takes is spent here, in counting zeros and shifting: newer processors have better
 /// instructions for both.
 #[multiversion(targets("x86_64+avx2+bmi1+bmi2+lzcnt"))]
 pub(super) fn rice(bits: &mut Bits, parameter: u32, out: &mut [i32]) -> Option<()> {
@@ -123,8 +127,8 @@ pub(super) fn crc8(bytes: &[u8]) -> u8 {
     })
 }
 
-/// CRC-16 with polynomial 0x8005, over a FLAC frame. Eight bytes a step, each with its own table: a byte a step would
-/// cost as much as decoding.
+/// CRC-16 with polynomial 0x8005, over a FLAC frame. Eight bytes a step, each with its own table, so that a step does
+/// not wait for the one before it eight times.
 pub(super) fn crc16(bytes: &[u8]) -> u16 {
     const TABLES: [[u16; 256]; 8] = {
         let mut tables = [[0; 256]; 8];

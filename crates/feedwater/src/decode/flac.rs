@@ -71,7 +71,7 @@ fn header(bytes: &[u8]) -> Result<(Info, usize), Fault> {
         let &[kind, a, b, c] = bytes.get(at..).and_then(<[u8]>::first_chunk).ok_or_else(early)?;
         let len = u32::from_be_bytes([0, a, b, c]) as usize;
         let body = bytes.get(at + 4..at + 4 + len).ok_or_else(early)?;
-        if kind & 0x7F == 0 && info.is_none() {
+        if matches!(kind, 0 | 0x80) && info.is_none() {
             info = Some(stream_info(body).ok_or_else(|| Fault::at_byte(at as u64, "a damaged flac header"))?);
         }
         at += 4 + len;
@@ -128,11 +128,15 @@ impl Frame {
                 Stereo::LeftSide | Stereo::MidSide => channel == 1,
             };
             plane.resize(block, 0);
-            subframe(&mut bits, self.info.width + u32::from(side), plane).map_err(|reason| self.fault(reason))?;
+            subframe(&mut bits, self.info.width + u32::from(side), plane)
+                .map_err(|reason| self.fault(reason))?;
         }
         let len = header_len + bits.bytes_used();
         let Some(&[a, b]) = bytes.get(len..).and_then(<[u8]>::first_chunk) else {
-            return Err(Fault::at_byte((self.at + bytes.len()) as u64, "the flac file ends inside of a frame"));
+            return Err(Fault::at_byte(
+                (self.at + bytes.len()) as u64,
+                "the flac file ends inside of a frame",
+            ));
         };
         if bits.overrun() || super::bits::crc16(&bytes[..len]) != u16::from_be_bytes([a, b]) {
             return Err(self.fault("the checksum of a flac frame is wrong"));
@@ -250,10 +254,11 @@ fn subframe(bits: &mut Bits, width: u32, out: &mut [i32]) -> Result<(), &'static
     }
     // Low bits that are zero in the whole frame are left out of it.
     let wasted = if head & 1 == 0 { 0 } else { bits.unary().ok_or(RESERVED)? + 1 };
-    let width = width.checked_sub(wasted).filter(|width| *width > 0).ok_or("a flac subframe without any bits")?;
+    let width =
+        width.checked_sub(wasted).filter(|width| *width > 0).ok_or("a flac subframe without any bits")?;
     match head >> 1 & 0x3F {
         0 => out.fill(bits.take_signed(width)),
-        1 => out.iter_mut().for_each(|sample| *sample = bits.take_signed(width)),
+        1 => verbatim(bits, width, out),
         kind @ 8..=12 => {
             let order = kind as usize - 8;
             warm_up(bits, width, order, out)?;
@@ -270,22 +275,32 @@ fn subframe(bits: &mut Bits, width: u32, out: &mut [i32]) -> Result<(), &'static
             }
             let mut weights = [0; 32];
             // The oldest sample's weight comes last; samples in memory are oldest first.
-            weights[32 - order..].iter_mut().rev().for_each(|weight| *weight = bits.take_signed(precision));
+            for weight in weights[32 - order..].iter_mut().rev() {
+                *weight = bits.take_signed(precision);
+            }
             residual(bits, order, out)?;
             predict(order, &weights, shift as u32, out);
         }
         _ => return Err(RESERVED),
     }
     if wasted > 0 {
-        out.iter_mut().for_each(|sample| *sample = sample.wrapping_shl(wasted));
+        for sample in &mut *out {
+            *sample = sample.wrapping_shl(wasted);
+        }
     }
     if bits.overrun() { Err("the flac file ends inside of a frame") } else { Ok(()) }
 }
 
 fn warm_up(bits: &mut Bits, width: u32, order: usize, out: &mut [i32]) -> Result<(), &'static str> {
     let first = out.get_mut(..order).ok_or("a flac predictor longer than its frame")?;
-    first.iter_mut().for_each(|sample| *sample = bits.take_signed(width));
+    verbatim(bits, width, first);
     Ok(())
+}
+
+fn verbatim(bits: &mut Bits, width: u32, out: &mut [i32]) {
+    for sample in out {
+        *sample = bits.take_signed(width);
+    }
 }
 
 /// What the predictor did not predict, in partitions of Rice codes.
@@ -307,8 +322,10 @@ fn residual(bits: &mut Bits, order: usize, out: &mut [i32]) -> Result<(), &'stat
         if parameter < (1 << parameter_width) - 1 {
             rice(bits, parameter, part).ok_or("a flac residual that does not end")?;
         } else {
-            let width = bits.take(5);
-            part.iter_mut().for_each(|sample| *sample = if width == 0 { 0 } else { bits.take_signed(width) });
+            match bits.take(5) {
+                0 => part.fill(0),
+                width => verbatim(bits, width, part),
+            }
         }
         start = partition * each;
     }
@@ -329,7 +346,6 @@ fn predict_fixed(order: usize, out: &mut [i32]) {
 fn predict(order: usize, weights: &[i32; 32], shift: u32, out: &mut [i32]) {
     /// A length that the compiler knows unrolls the sum. The newest sample stays out of it until the end: all else
     /// can be summed up while that one is still being computed.
-    #[inline(always)]
     fn of<const N: usize>(weights: &[i32; 32], shift: u32, out: &mut [i32]) {
         let Some(weights) = weights.last_chunk::<N>() else { return };
         let newest_weight = i64::from(weights[N - 1]);
@@ -362,7 +378,8 @@ fn predict(order: usize, weights: &[i32; 32], shift: u32, out: &mut [i32]) {
         _ => {
             for n in order..out.len() {
                 let products = out[n - order..n].iter().zip(&weights[32 - order..]);
-                let sum: i64 = products.map(|(a, b)| i64::from(*a) * i64::from(*b)).fold(0, i64::wrapping_add);
+                let sum: i64 =
+                    products.map(|(a, b)| i64::from(*a) * i64::from(*b)).fold(0, i64::wrapping_add);
                 out[n] = out[n].wrapping_add((sum >> shift) as i32);
             }
         }

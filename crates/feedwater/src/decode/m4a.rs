@@ -32,7 +32,8 @@ pub(super) fn edit(input: &dyn ReadAt, rate: u32) -> Option<Edit> {
     })?;
     let media_scale = scale(child(child(track, *b"mdia")?, *b"mdhd")?)?;
     let (duration, start) = only_entry(child(child(track, *b"edts")?, *b"elst")?)?;
-    let in_frames = |ticks: u64, scale: u32| (u128::from(ticks) * u128::from(rate) / u128::from(scale)) as u64;
+    let in_frames =
+        |ticks: u64, scale: u32| (u128::from(ticks) * u128::from(rate) / u128::from(scale)) as u64;
     let delay = in_frames(start, media_scale);
     // The movie's clock is often a coarse one, of milliseconds: round up, and let the track's own end cut it.
     let frames = in_frames(duration, movie_scale) + u64::from(rate.div_ceil(movie_scale)) - 1;
@@ -51,7 +52,8 @@ fn find_moov(input: &dyn ReadAt) -> Option<(u64, u64)> {
             return None;
         }
         let short = u64::from(u32::from_be_bytes(*head.first_chunk()?));
-        let (header, len) = if short == 1 { (16, u64::from_be_bytes(*head[8..].first_chunk()?)) } else { (8, short) };
+        let (header, len) =
+            if short == 1 { (16, u64::from_be_bytes(*head[8..].first_chunk()?)) } else { (8, short) };
         if len < header {
             return None;
         }

@@ -4,9 +4,9 @@
 //! looking at the bytes, never at a file's name. A [`Decoder`] belongs to one thread and owns every buffer that can be
 //! used again, because half of what naive loading costs is page faults on fresh memory.
 //!
-//! One file here answers one question: [`wav`], [`mp3`] and [`flac`] are read by hand, for speed or for exact byte
-//! offsets in faults; [`packets`] hands the rest to symphonia; [`plan`] says which frames a window needs; [`resample`]
-//! changes the rate; [`npy`](self::npy()) reads arrays.
+//! One file here answers one question: `wav`, `mp3` and `flac` are read by hand, for speed or for exact byte offsets
+//! in faults; `packets` hands the rest to symphonia; `plan` says which frames a window needs; `resample` changes the
+//! rate; `npy` reads arrays.
 
 mod bits;
 mod convert;
@@ -21,6 +21,7 @@ mod packets;
 mod plan;
 mod resample;
 mod sniff;
+mod stage;
 mod wav;
 
 use std::{
@@ -31,6 +32,8 @@ use std::{
 
 pub use npy::{npy, npy_shape};
 pub use plan::{AudioInfo, Limits, Window};
+pub use stage::{Audio, Decode, Npy};
+pub(crate) use stage::{DecodeStage, with_bytes};
 
 use crate::{
     error::Fault,

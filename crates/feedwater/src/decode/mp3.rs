@@ -102,12 +102,11 @@ impl<'a> Stream<'a> {
     fn open(mut frames: Frames<'a>) -> Result<Self, Fault> {
         let first = frames.find_first(1)?;
         let tag = Tag::parse(first, frames.bytes_of(first)?);
-        let first = match tag {
-            None => first,
-            Some(_) => {
-                frames.skip(first);
-                frames.peek()?.ok_or_else(|| Fault::at_byte(first.end(), "no samples"))?
-            }
+        let first = if tag.is_some() {
+            frames.skip(first);
+            frames.peek()?.ok_or_else(|| Fault::at_byte(first.end(), "no samples"))?
+        } else {
+            first
         };
         Ok(Self { frames, first, tag })
     }
@@ -185,6 +184,9 @@ fn push(decoded: &GenericAudioBufferRef, mono: &mut Mono, plan: &Plan) -> bool {
 
 impl Tag {
     fn parse(frame: Frame, bytes: &[u8]) -> Option<Self> {
+        /// What the filter bank of every decoder delays.
+        const DECODER_DELAY: u32 = 529;
+
         let number = |at: usize| bytes.get(at..)?.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
         let at = 4 + frame.side_info_bytes();
         if bytes.get(36..40) == Some(b"VBRI") {
@@ -204,8 +206,6 @@ impl Tag {
                 at += len;
             }
         }
-        /// What the filter bank of every decoder delays.
-        const DECODER_DELAY: u32 = 529;
         if let Some(&[a, b, c]) = bytes.get(at + 21..at + 24)
             && matches!(bytes.get(at..at + 4), Some(b"LAME" | b"Lavf" | b"Lavc"))
         {

@@ -140,7 +140,8 @@ impl<'a> Frames<'a> {
         }
         // The whole frame is asked for, so that looking ahead does not read the block twice.
         let behind = frame.bytes + 4;
-        let next = self.window(at, behind)?.get(frame.bytes..).and_then(|bytes| Frame::parse(bytes, frame.end()));
+        let next =
+            self.window(at, behind)?.get(frame.bytes..).and_then(|bytes| Frame::parse(bytes, frame.end()));
         let cut_off = next.is_some_and(|next| next.end() > self.size);
         match next {
             Some(next) if next.goes_with(&frame) => {
@@ -219,7 +220,9 @@ impl<'a> Frames<'a> {
         let at = self.at;
         let other = Frame::parse(self.window(at, 4)?, at);
         let reason = match other {
-            Some(frame) => format!("the format changes here, to {} Hz and {} channels", frame.rate, frame.channels),
+            Some(frame) => {
+                format!("the format changes here, to {} Hz and {} channels", frame.rate, frame.channels)
+            }
             None => "what follows is no mp3 frame".to_owned(),
         };
         Err(Fault::at_byte(at, reason))

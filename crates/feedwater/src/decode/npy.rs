@@ -1,7 +1,7 @@
 //! What does a `.npy` file say?
 //!
-//! A header that is a Python dictionary, and then numbers. The header is parsed by hand: it has three keys, and a
-//! parser of Python literals costs more than reading the array. Little-endian `f4` in C order, which is what features
+//! A header that is a Python dictionary, and then numbers. The header is parsed by hand: it has three keys, and
+//! every fault in it gets its byte. Little-endian `f4` in C order, which is what features
 //! are saved as, is read straight into the output. Objects are refused whatever they are: they are pickles, and a
 //! pickle is a program.
 
@@ -35,7 +35,8 @@ pub fn npy(
     // Not cleared first: all of it is going to be overwritten.
     out.resize(count, 0.0);
     let at = header.data_start;
-    let straight = header.kind == Kind::Float && header.bytes == 4 && header.little && cfg!(target_endian = "little");
+    let straight =
+        header.kind == Kind::Float && header.bytes == 4 && header.little && cfg!(target_endian = "little");
     if straight && header.c_order() {
         return read_exact_at(input, bytemuck::cast_slice_mut(out), at);
     }
@@ -91,7 +92,10 @@ impl Header {
             [_, _, _, _, _, _, 1, _, a, b, ..] => (10, usize::from(u16::from_le_bytes([a, b]))),
             [_, _, _, _, _, _, 2 | 3, _, a, b, c, d, ..] => (12, u32::from_le_bytes([a, b, c, d]) as usize),
             [_, _, _, _, _, _, version, _, ..] => {
-                return Err(Fault::at_byte(6, format!("version {version} of the npy format is not known here")));
+                return Err(Fault::at_byte(
+                    6,
+                    format!("version {version} of the npy format is not known here"),
+                ));
             }
             _ => return Err(Fault::at_byte(count as u64, "the file ends inside of its header")),
         };
@@ -121,7 +125,10 @@ impl Header {
                 b"shape" if shape.is_none() => shape = Some(text.shape()?),
                 _ => {
                     let key = String::from_utf8_lossy(key);
-                    return Err(Fault::at_byte(at, format!("the header's key `{key}` is unknown or there twice")));
+                    return Err(Fault::at_byte(
+                        at,
+                        format!("the header's key `{key}` is unknown or there twice"),
+                    ));
                 }
             }
             if !text.accept(b',') {
@@ -152,7 +159,10 @@ impl Header {
         // The array in memory can be larger than the file: `f4` from `i1`.
         let largest = bytes.max(count.saturating_mul(4));
         if largest > limits.max_bytes {
-            return Err(Fault::new(format!("{largest} bytes are more than the limit of {}", limits.max_bytes)));
+            return Err(Fault::new(format!(
+                "{largest} bytes are more than the limit of {}",
+                limits.max_bytes
+            )));
         }
         usize::try_from(count).map_err(|_| overflow())
     }
@@ -185,7 +195,11 @@ impl<'a> Text<'a> {
     }
 
     fn expect(&mut self, byte: u8) -> Result<(), Fault> {
-        if self.accept(byte) { Ok(()) } else { Err(self.wrong(&format!("`{}` is missing", char::from(byte)))) }
+        if self.accept(byte) {
+            Ok(())
+        } else {
+            Err(self.wrong(&format!("`{}` is missing", char::from(byte))))
+        }
     }
 
     fn wrong(&self, what: &str) -> Fault {
@@ -197,7 +211,11 @@ impl<'a> Text<'a> {
         if quote == b'\'' {
             self.expect(quote)?;
         }
-        let end = self.rest.iter().position(|&byte| byte == quote).ok_or_else(|| self.wrong("a quote is not closed"))?;
+        let end = self
+            .rest
+            .iter()
+            .position(|&byte| byte == quote)
+            .ok_or_else(|| self.wrong("a quote is not closed"))?;
         let (string, rest) = self.rest.split_at(end);
         self.rest = &rest[1..];
         Ok(string)
@@ -243,10 +261,15 @@ impl<'a> Text<'a> {
         let descr = self.string()?;
         let name = String::from_utf8_lossy(descr);
         if descr.contains(&b'O') {
-            return Err(Fault::at_byte(at, format!("objects (`{name}`) are never read: they are pickled programs")));
+            return Err(Fault::at_byte(
+                at,
+                format!("objects (`{name}`) are never read: they are pickled programs"),
+            ));
         }
         let parts = match descr {
-            [order @ (b'<' | b'>' | b'|' | b'='), kind, bytes @ b'1'..=b'8'] => Some((*order, *kind, bytes - b'0')),
+            [order @ (b'<' | b'>' | b'|' | b'='), kind, bytes @ b'1'..=b'8'] => {
+                Some((*order, *kind, bytes - b'0'))
+            }
             _ => None,
         };
         let known = parts.and_then(|(order, kind, bytes)| {
@@ -293,7 +316,10 @@ fn convert(header: &Header, bytes: &[u8], out: &mut [f32]) -> Result<(), Fault> 
         (Kind::Unsigned, _) => each(bytes, little, out, |b| u64::from_le_bytes(b) as f32),
         (Kind::Bool, _) => {
             if let Some(at) = bytes.iter().position(|&byte| byte > 1) {
-                return Err(Fault::at_byte(header.data_start + at as u64, format!("{} is not a bool", bytes[at])));
+                return Err(Fault::at_byte(
+                    header.data_start + at as u64,
+                    format!("{} is not a bool", bytes[at]),
+                ));
             }
             each(bytes, little, out, |[byte]| f32::from(byte));
         }
@@ -330,7 +356,7 @@ mod tests {
 
     fn file(header: &str, data: &[u8]) -> Vec<u8> {
         let mut text = header.as_bytes().to_vec();
-        while (10 + text.len() + 1) % 64 != 0 {
+        while !(10 + text.len() + 1).is_multiple_of(64) {
             text.push(b' ');
         }
         text.push(b'\n');
@@ -405,10 +431,15 @@ mod tests {
         assert!(reason(&array("<U4", "False", "(1,)", &one)).contains("`<U4`"));
         let fields = file("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,), }", &one);
         assert!(reason(&fields).contains("structured"));
-        assert!(reason(&array("<f4", "False", "(4611686018427387904, 16)", &one)).contains("larger than any file"));
+        assert!(
+            reason(&array("<f4", "False", "(4611686018427387904, 16)", &one))
+                .contains("larger than any file")
+        );
         assert!(reason(&array("<f4", "False", "(99999999999999999999999,)", &one)).contains("too large"));
         assert!(reason(&array("<f4", "False", "(-1,)", &one)).contains("not a number"));
-        assert!(reason(&array("<f4", "False", "(1000000000000,)", &one)).contains("needs 4000000000000 bytes"));
+        assert!(
+            reason(&array("<f4", "False", "(1000000000000,)", &one)).contains("needs 4000000000000 bytes")
+        );
         assert!(reason(&array("<f4", "Maybe", "(1,)", &one)).contains("`True` or `False`"));
         assert!(reason(&file("{'descr': '<f4', 'shape': (1,), }", &one)).contains("lacks one of"));
         let trailing = read(&array("<f4", "False", "(1,)", &[0; 6])).unwrap_err();

@@ -21,7 +21,7 @@ use symphonia::{
         },
         errors::Error,
         formats::{FormatOptions, FormatReader, SeekMode, SeekTo, TrackType},
-        io::{MediaSource, MediaSourceStream},
+        io::{MediaSource, MediaSourceStream, MediaSourceStreamOptions},
         packet::Packet,
         units::{TimeBase, Timestamp},
     },
@@ -99,7 +99,7 @@ struct Stream<'a> {
 impl<'a> Stream<'a> {
     fn open(input: &'a dyn ReadAt, kind: Kind) -> Result<Self, Fault> {
         let source = Source { input, at: 0, size: input.size()? };
-        let stream = MediaSourceStream::new(Box::new(source), Default::default());
+        let stream = MediaSourceStream::new(Box::new(source), MediaSourceStreamOptions::default());
         let options = FormatOptions::default();
         let reader: Result<Box<dyn FormatReader + 'a>, Error> = match kind {
             Kind::Flac => FlacReader::try_new(stream, options).map(|reader| Box::new(reader) as _),
@@ -263,7 +263,8 @@ type Selected = (u32, Option<TimeBase>, AudioInfo, Box<dyn AudioDecoder>);
 /// The track to decode: the first with a codec that is known here.
 fn select(reader: &dyn FormatReader, kind: Kind) -> Result<Selected, Fault> {
     let track = reader.default_track(TrackType::Audio).or_else(|| reader.first_track(TrackType::Audio));
-    let track = track.ok_or_else(|| Fault::new(format!("there is no audio track in this {} file", kind.name())))?;
+    let track =
+        track.ok_or_else(|| Fault::new(format!("there is no audio track in this {} file", kind.name())))?;
     let Some(CodecParameters::Audio(codec)) = &track.codec_params else {
         return Err(Fault::new("the audio track has no codec"));
     };
@@ -284,8 +285,12 @@ fn select(reader: &dyn FormatReader, kind: Kind) -> Result<Selected, Fault> {
 
 fn decoder(codec: &AudioCodecParameters) -> Result<Box<dyn AudioDecoder>, Fault> {
     match codec.codec {
-        CODEC_ID_OPUS => return Err(Fault::new("this is Opus, which is not supported; convert it to FLAC or WAV")),
-        CODEC_ID_SPEEX => return Err(Fault::new("this is Speex, which is not supported; convert it to FLAC or WAV")),
+        CODEC_ID_OPUS => {
+            return Err(Fault::new("this is Opus, which is not supported; convert it to FLAC or WAV"));
+        }
+        CODEC_ID_SPEEX => {
+            return Err(Fault::new("this is Speex, which is not supported; convert it to FLAC or WAV"));
+        }
         _ => {}
     }
     get_codecs()

@@ -67,7 +67,10 @@ impl Window {
         if possible {
             return Ok(());
         }
-        Err(Fault::new(format!("a window of {} s from {} s on is not possible", self.length_seconds, self.start_seconds)))
+        Err(Fault::new(format!(
+            "a window of {} s from {} s on is not possible",
+            self.length_seconds, self.start_seconds
+        )))
     }
 }
 
@@ -125,7 +128,15 @@ impl Job<'_> {
             let first = (start * u64::from(from) / u64::from(to)).saturating_sub(context) / step * step;
             let end = ((start + keep) * u64::from(from)).div_ceil(u64::from(to)) + context;
             let skip = start - first * u64::from(to) / u64::from(from);
-            Plan { from, to, first, end: Some(end), most_frames: u64::MAX, skip: skip as usize, keep: Some(keep as usize) }
+            Plan {
+                from,
+                to,
+                first,
+                end: Some(end),
+                most_frames: u64::MAX,
+                skip: skip as usize,
+                keep: Some(keep as usize),
+            }
         };
         if info.frames.is_some_and(|frames| plan.first >= frames) {
             return Err(plan.nothing_there(info, 0));
@@ -242,7 +253,8 @@ impl Mono {
     ) -> bool {
         let frames = planes.first().map_or(0, |plane| plane.len());
         let skip = plan.first.saturating_sub(self.position).min(frames as u64) as usize;
-        let stop = plan.end.map_or(frames, |end| end.saturating_sub(self.position).min(frames as u64) as usize);
+        let stop =
+            plan.end.map_or(frames, |end| end.saturating_sub(self.position).min(frames as u64) as usize);
         self.position += frames as u64;
         if skip < stop {
             let into = self.grow(stop - skip);
@@ -266,7 +278,9 @@ impl Mono {
                         }
                     }
                     let scale = scale / many.len() as f32;
-                    into.iter_mut().for_each(|sample| *sample *= scale);
+                    for sample in into {
+                        *sample *= scale;
+                    }
                 }
             }
         }

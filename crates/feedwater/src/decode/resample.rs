@@ -1,8 +1,8 @@
 //! How does a recording change its rate?
 //!
-//! By FFT: for a fixed pair of rates it is the fastest of rubato's resamplers, and its filter is as long as a block.
+//! By FFT, with rubato's resampler for fixed pairs of rates; its filter is as long as a block.
 //! Channels have been mixed down before, so that one is resampled and not two. A resampler is built once for a pair of
-//! rates (the FFT plans and the filter cost more than a short clip does) and reset for every file, so that no file
+//! rates (it has FFT plans and a filter to make) and reset for every file, so that no file
 //! hears the one before.
 
 use std::{
@@ -68,7 +68,8 @@ impl Resamplers {
             }
             std::collections::hash_map::Entry::Vacant(entry) => entry.insert(build(rates)?),
         };
-        let all = (samples.len() as u64 * u64::from(plan.to) + u64::from(plan.from) / 2) / u64::from(plan.from);
+        let all =
+            (samples.len() as u64 * u64::from(plan.to) + u64::from(plan.from) / 2) / u64::from(plan.from);
         let end = plan.keep.map_or(all as usize, |keep| (plan.skip + keep).min(all as usize));
         out.resize(end.saturating_sub(plan.skip), 0.0);
 
@@ -119,7 +120,9 @@ mod tests {
     use super::*;
 
     fn tone(hertz: f64, rate: u32, count: usize) -> Vec<f32> {
-        (0..count).map(|n| (std::f64::consts::TAU * hertz * n as f64 / f64::from(rate)).sin() as f32).collect()
+        (0..count)
+            .map(|n| (std::f64::consts::TAU * hertz * n as f64 / f64::from(rate)).sin() as f32)
+            .collect()
     }
 
     fn resample(from: u32, to: u32, samples: &[f32]) -> Vec<f32> {
@@ -158,7 +161,8 @@ mod tests {
                 assert_eq!(out.len(), exact_len, "{from} to {to}");
                 // At the edges the tone is cut off, which is no tone.
                 let inner = to as usize / 2..out.len() - to as usize / 2;
-                let difference: Vec<f32> = out[inner.clone()].iter().zip(&expected[inner]).map(|(a, b)| a - b).collect();
+                let difference: Vec<f32> =
+                    out[inner.clone()].iter().zip(&expected[inner]).map(|(a, b)| a - b).collect();
                 let error = root_mean_square(&difference) / std::f32::consts::FRAC_1_SQRT_2;
                 assert!(error < 0.01, "{hertz} Hz from {from} to {to}: {error}");
             }

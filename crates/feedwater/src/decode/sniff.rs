@@ -1,6 +1,6 @@
 //! Which format is it, by its bytes?
 //!
-//! Extensions lie: half of the `.wav` files of a scraped dataset can be MP3. ID3v2 tags stand in front of MP3, AAC and
+//! Extensions lie: a `.wav` in a scraped dataset can be an MP3. `ID3v2` tags stand in front of MP3, AAC and
 //! even FLAC files, so the tag is stepped over before looking; it can be many megabytes of cover pictures.
 
 use crate::{
@@ -58,7 +58,7 @@ pub(super) fn format(input: &dyn ReadAt) -> Result<(Format, u64), Fault> {
     Err(Fault::at_byte(start, "too many id3 tags, one behind the other"))
 }
 
-/// The size of the ID3v2 tag that starts here, with its header and footer.
+/// The size of the `ID3v2` tag that starts here, with its header and footer.
 fn id3_bytes(head: &[u8]) -> Option<u64> {
     let [b'I', b'D', b'3', version, _, flags, a, b, c, d, ..] = *head else { return None };
     if version == 0xFF || [a, b, c, d].iter().any(|byte| byte & 0x80 != 0) {

@@ -2,7 +2,7 @@
 
 use std::{fs::File, path::Path, time::Duration};
 
-use crate::decode::{Decoder, Limits, npy};
+use super::{Decoder, Limits, npy};
 use crate::{
     error::{Error, Fault, Place, Result},
     pipeline::{Context, Pool, Stage},

@@ -94,7 +94,13 @@ impl Wav {
                     if there < frame_bytes {
                         return Err(Fault::at_byte(body, "no samples"));
                     }
-                    return Ok(Self { sample, rate, channels, data_start: body, frames: there / frame_bytes });
+                    return Ok(Self {
+                        sample,
+                        rate,
+                        channels,
+                        data_start: body,
+                        frames: there / frame_bytes,
+                    });
                 }
                 // Junk, tags, cue points. A chunk of odd size is followed by a byte of padding.
                 _ => {}
@@ -199,7 +205,9 @@ fn read_format(head: &Head, at: u64, len: u32) -> Result<(Sample, u32, u16), Fau
         (PCM, 32) => Sample::I32,
         (FLOAT, 32) => Sample::F32,
         (FLOAT, 64) => Sample::F64,
-        (PCM | FLOAT, _) => return Err(Fault::at_byte(at + 14, format!("samples of {bits} bits are not decoded here"))),
+        (PCM | FLOAT, _) => {
+            return Err(Fault::at_byte(at + 14, format!("samples of {bits} bits are not decoded here")));
+        }
         _ => return Err(Fault::at_byte(at, format!("the wav codec {tag:#06x} is not decoded here"))),
     };
     let info = AudioInfo { format: "wav", rate, channels, frames: None };
@@ -235,7 +243,7 @@ mod tests {
     use super::super::tests::decode_all;
     use crate::error::{Fault, Place};
 
-    fn chunk(id: &[u8; 4], body: &[u8]) -> Vec<u8> {
+    fn chunk(id: [u8; 4], body: &[u8]) -> Vec<u8> {
         let padding = if body.len() % 2 == 1 { &[0_u8][..] } else { &[] };
         [id.as_slice(), &(body.len() as u32).to_le_bytes(), body, padding].concat()
     }
@@ -245,7 +253,7 @@ mod tests {
         let bytes_a_second = rate.wrapping_mul(u32::from(align));
         let fields = [tag.to_le_bytes(), channels.to_le_bytes()].concat();
         let rates = [rate.to_le_bytes(), bytes_a_second.to_le_bytes()].concat();
-        chunk(b"fmt ", &[fields, rates, align.to_le_bytes().to_vec(), bits.to_le_bytes().to_vec()].concat())
+        chunk(*b"fmt ", &[fields, rates, align.to_le_bytes().to_vec(), bits.to_le_bytes().to_vec()].concat())
     }
 
     fn riff(chunks: &[Vec<u8>]) -> Vec<u8> {
@@ -266,7 +274,7 @@ mod tests {
 
     #[test]
     fn headers_that_are_no_headers() {
-        let data = chunk(b"data", &[0; 8]);
+        let data = chunk(*b"data", &[0; 8]);
         for (chunks, reason) in [
             (vec![], "before a `fmt` chunk"),
             (vec![data.clone()], "before any `fmt`"),
@@ -281,9 +289,9 @@ mod tests {
             (vec![format(3, 1, 8000, 16), data.clone()], "16 bits"),
             (vec![format(0x55, 1, 8000, 16), data.clone()], "codec 0x0055"),
             (vec![format(0xFFFE, 1, 8000, 16), data.clone()], "too short"),
-            (vec![chunk(b"fmt ", &[1, 0, 1, 0]), data.clone()], "too short"),
-            (vec![format(1, 1, 8000, 16), chunk(b"data", &[])], "no samples"),
-            (vec![format(1, 1, 8000, 16), chunk(b"data", &[1])], "no samples"),
+            (vec![chunk(*b"fmt ", &[1, 0, 1, 0]), data.clone()], "too short"),
+            (vec![format(1, 1, 8000, 16), chunk(*b"data", &[])], "no samples"),
+            (vec![format(1, 1, 8000, 16), chunk(*b"data", &[1])], "no samples"),
         ] {
             let fault = refused_chunks(&chunks);
             assert!(fault.reason.contains(reason), "{fault} is not {reason}");
@@ -295,14 +303,15 @@ mod tests {
 
     #[test]
     fn the_size_of_the_data_is_a_claim() {
-        let whole = riff(&[format(1, 1, 8000, 16), chunk(b"data", &[1, 0, 2, 0, 3, 0, 4, 0])]);
+        let whole = riff(&[format(1, 1, 8000, 16), chunk(*b"data", &[1, 0, 2, 0, 3, 0, 4, 0])]);
         let size_at = whole.len() - 12;
         let with = |size: u32| {
             let mut bytes = whole.clone();
             bytes[size_at..size_at + 4].copy_from_slice(&size.to_le_bytes());
             bytes
         };
-        let frames = |bytes: &[u8]| decode_all(bytes).map(|(_, samples)| samples.len()).map_err(|fault| fault.place);
+        let frames =
+            |bytes: &[u8]| decode_all(bytes).map(|(_, samples)| samples.len()).map_err(|fault| fault.place);
         assert_eq!(frames(&with(u32::MAX)), Ok(4), "streamed");
         assert_eq!(frames(&with(0)), Ok(4), "streamed, by another writer");
         assert_eq!(frames(&with(6)), Ok(3), "something follows the data");
@@ -313,8 +322,8 @@ mod tests {
 
     #[test]
     fn unknown_chunks_and_their_padding_are_stepped_over() {
-        let junk = [chunk(b"LIST", &[7; 333]), chunk(b"bext", &[9; 602])].concat();
-        let bytes = riff(&[junk.clone(), format(1, 1, 8000, 16), junk, chunk(b"data", &[0, 0x40, 0, 0xC0])]);
+        let junk = [chunk(*b"LIST", &[7; 333]), chunk(*b"bext", &[9; 602])].concat();
+        let bytes = riff(&[junk.clone(), format(1, 1, 8000, 16), junk, chunk(*b"data", &[0, 0x40, 0, 0xC0])]);
         let (_, samples) = decode_all(&bytes).expect("a good file");
         assert_eq!(samples, [0.5, -0.5]);
     }
@@ -322,11 +331,15 @@ mod tests {
     #[test]
     fn a_sample_that_is_no_number_is_named() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            let samples: Vec<u8> = [0.5, 0.25, bad, 0.0].iter().flat_map(|sample: &f32| sample.to_le_bytes()).collect();
-            let fault = refused_chunks(&[format(3, 1, 8000, 32), chunk(b"data", &samples)]);
+            let samples: Vec<u8> =
+                [0.5, 0.25, bad, 0.0].iter().flat_map(|sample: &f32| sample.to_le_bytes()).collect();
+            let fault = refused_chunks(&[format(3, 1, 8000, 32), chunk(*b"data", &samples)]);
             assert_eq!(fault.place, Place::Byte(44 + 8), "{fault}");
         }
-        let wide = chunk(b"data", &[0.5, 1e300].iter().flat_map(|sample: &f64| sample.to_le_bytes()).collect::<Vec<u8>>());
+        let wide = chunk(
+            *b"data",
+            &[0.5, 1e300].iter().flat_map(|sample: &f64| sample.to_le_bytes()).collect::<Vec<u8>>(),
+        );
         assert_eq!(refused_chunks(&[format(3, 1, 8000, 64), wide]).place, Place::Byte(44 + 8));
     }
 }

@@ -6,6 +6,7 @@
 //! several threads at once.
 
 use std::{
+    alloc::{self, Layout},
     any::Any,
     fmt,
     ptr::NonNull,
@@ -30,16 +31,31 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 /// Alignment of the memory that is made here: a cache line, and the widest vector register.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Line([u8; 64]);
+const ALIGNMENT: usize = 64;
+
+/// Memory of the allocator's, given back when it is dropped.
+struct Allocation(NonNull<u8>, Layout);
+
+// SAFETY: it is an address and a size; nothing is reached through it but the allocator.
+unsafe impl Send for Allocation {}
+// SAFETY: as above.
+unsafe impl Sync for Allocation {}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        // SAFETY: it was allocated with this layout, in `Memory::new`, and nobody else frees it.
+        unsafe { alloc::dealloc(self.0.as_ptr(), self.1) }
+    }
+}
 
 impl Memory {
-    /// New memory, zeroed.
+    /// New memory, zeroed: by the system, page by page as it is touched, not by us beforehand.
     pub fn new(bytes: usize) -> Self {
-        let mut lines = vec![Line([0; 64]); bytes.div_ceil(64).max(1)].into_boxed_slice();
-        let start = NonNull::from(&mut *lines).cast();
-        Self { start, bytes, _owner: Box::new(lines) }
+        let layout = Layout::from_size_align(bytes.max(1), ALIGNMENT).unwrap_or_else(|_| panic!("{bytes} bytes"));
+        // SAFETY: the layout's size is not 0.
+        let start = NonNull::new(unsafe { alloc::alloc_zeroed(layout) });
+        let start = start.unwrap_or_else(|| alloc::handle_alloc_error(layout));
+        Self { start, bytes, _owner: Box::new(Allocation(start, layout)) }
     }
 
     /// Memory of somebody else.

@@ -70,11 +70,10 @@ impl Context {
         &self.cancel
     }
 
-    /// An empty buffer for numbers, with the capacity that an earlier sample left behind.
+    /// A buffer for numbers that an earlier sample left behind, with whatever it held: clearing it would mean zeroing it
+    /// again when it is resized.
     pub fn floats(&self) -> Vec<f32> {
-        let mut buffer = self.buffers.take();
-        buffer.clear();
-        buffer
+        self.buffers.take()
     }
 
     /// Gives a buffer back.

@@ -126,17 +126,16 @@ pub fn read_all(input: &dyn ReadAt, into: &mut Vec<u8>, limit_bytes: u64) -> Res
     let filled = read_full_at(input, into, 0)?;
     into.truncate(filled);
     // Some files say that they are empty and are not (`/proc`, a fifo behind a descriptor).
-    while size == 0 {
+    let mut more = size == 0;
+    while more {
         let start = into.len();
-        if start as u64 > limit_bytes {
-            return Err(too_large(start as u64, limit_bytes));
-        }
         into.resize(start + STEP, 0);
         let filled = read_full_at(input, &mut into[start..], start as u64)?;
         into.truncate(start + filled);
-        if filled < STEP {
-            break;
+        if into.len() as u64 > limit_bytes {
+            return Err(too_large(into.len() as u64, limit_bytes));
         }
+        more = filled == STEP;
     }
     Ok(())
 }

@@ -105,7 +105,7 @@ impl Files {
             }
             classes
         };
-        if let Some(numbers) = label_names.iter().map(|label| label.parse().ok()).collect::<Option<Vec<f64>>>() {
+        if let Some(numbers) = label_names.iter().map(|label| super::row::finite(label)).collect::<Option<Vec<f64>>>() {
             self.labels = Some(numbers);
             return Ok(());
         }

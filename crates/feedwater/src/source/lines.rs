@@ -34,7 +34,9 @@ impl Lines {
     pub fn open(path: &Path, quoted: bool) -> Result<Self> {
         let file = File::open(path).map_err(|error| Error::read(path, error))?;
         let size = file.metadata().map_err(|error| Error::read(path, error))?.len();
-        let mut scan = Scan { starts: Vec::with_capacity((size / 128) as usize + 2), start: 0, blank: true, open_quote: None };
+        // A guess, and not more than that: a file can be all hole, and as large as it likes.
+        let guess = (size / 128).min(1 << 20) as usize + 2;
+        let mut scan = Scan { starts: Vec::with_capacity(guess), blank: true, ..Scan::default() };
         let mut hasher = Xxh3::new();
         let mut block = vec![0; BLOCK_BYTES];
         let mut offset = 0;
@@ -126,6 +128,7 @@ fn line_of(file: &File, at: u64) -> u64 {
     line
 }
 
+#[derive(Default)]
 struct Scan {
     starts: Vec<u64>,
     /// Where the record that is being read started.
@@ -133,6 +136,10 @@ struct Scan {
     /// Whether nothing but white space was seen of it.
     blank: bool,
     open_quote: Option<u64>,
+    /// The quoted cell that ended last: where it was opened, and the byte behind it.
+    closed: (u64, u64),
+    /// The last byte of the block before.
+    last: u8,
 }
 
 impl Scan {
@@ -146,8 +153,8 @@ impl Scan {
         if quoted {
             for at in memchr2_iter(b'"', b'\n', block) {
                 if block[at] == b'"' {
-                    // Within quotes a doubled quote closes and opens again: the parity stays right.
-                    self.open_quote = if self.open_quote.is_some() { None } else { Some(offset + at as u64) };
+                    let before = at.checked_sub(1).map_or(self.last, |before| block[before]);
+                    self.quote(offset + at as u64, before);
                 } else if self.open_quote.is_none() {
                     line_end(self, at);
                 }
@@ -158,6 +165,20 @@ impl Scan {
             }
         }
         self.look(&block[seen..]);
+        self.last = block.last().copied().unwrap_or(self.last);
+    }
+
+    /// A quote, as the reader of the record is going to see it: it opens a cell only at the cell's start, and inside of
+    /// a cell that has none it is a character like others.
+    fn quote(&mut self, at: u64, before: u8) {
+        if let Some(opened) = self.open_quote.take() {
+            self.closed = (opened, at + 1);
+        } else if self.closed.1 == at {
+            // Doubled: the cell goes on.
+            self.open_quote = Some(self.closed.0);
+        } else if at == self.start || before == b',' {
+            self.open_quote = Some(at);
+        }
     }
 
     fn look(&mut self, bytes: &[u8]) {

@@ -33,7 +33,7 @@ pub(super) struct Row {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a label is neither a number nor a name")]
 pub(super) enum Label {
     Number(f64),
     Name(String),
@@ -150,7 +150,7 @@ impl Style {
 
 impl Row {
     fn set_cell(&mut self, role: Role, cell: &str) -> Result<(), String> {
-        let number = |cell: &str| cell.trim().parse::<f64>().map_err(|_| format!("`{cell}` is not a number"));
+        let number = |cell: &str| finite(cell).ok_or_else(|| format!("`{cell}` is not a number"));
         match role {
             Role::Media => self.media = Some(cell.to_owned()),
             Role::Text => self.text = Some(cell.to_owned()),
@@ -170,6 +170,11 @@ impl Row {
     }
 }
 
+/// A number. `nan` and `inf` would parse, but nothing in a table is that long or of that class.
+pub(super) fn finite(text: &str) -> Option<f64> {
+    text.trim().parse().ok().filter(|number: &f64| number.is_finite())
+}
+
 fn utf8(bytes: &[u8]) -> Result<&str, String> {
     std::str::from_utf8(bytes).map_err(|error| format!("not UTF-8 from byte {} of the line on", error.valid_up_to()))
 }
@@ -178,10 +183,19 @@ fn cells(bytes: &[u8], separator: u8, quoted: bool) -> Result<csv::StringRecord,
     if memchr::memchr(0, bytes).is_some() {
         return Err("a NUL byte in the row".to_owned());
     }
-    let mut reader =
-        csv::ReaderBuilder::new().has_headers(false).delimiter(separator).quoting(quoted).flexible(true).from_reader(bytes);
+    let mut reader = csv::ReaderBuilder::new()
+        .has_headers(false)
+        .delimiter(separator)
+        .quoting(quoted)
+        .flexible(true)
+        // By default a return alone ends a record, too; the lines were not found that way.
+        .terminator(csv::Terminator::Any(b'\n'))
+        .from_reader(bytes);
     let mut record = csv::StringRecord::new();
     reader.read_record(&mut record).map_err(|error| error.to_string())?;
+    if reader.position().byte() < bytes.len() as u64 {
+        return Err("the row ends in its midst: a quote is out of place".to_owned());
+    }
     Ok(record)
 }
 
@@ -189,7 +203,7 @@ fn cells(bytes: &[u8], separator: u8, quoted: bool) -> Result<csv::StringRecord,
 pub(super) fn json_columns(lines: &Lines) -> Result<Vec<String>> {
     let mut bytes = Vec::new();
     let mut first_error = None;
-    for index in 0..lines.len().min(32) {
+    for index in 0..lines.len().min(super::sniff::JSON_LINES as u64) {
         let parsed = lines.read(index, &mut bytes).and_then(|()| {
             serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(&bytes)
                 .map_err(|error| lines.fault(index, format!("not a JSON object: {error}")))

@@ -128,14 +128,17 @@ fn detect_file(file: &Path) -> Result<Kind> {
         "csv" | "tsv" if is_ljspeech(file) => Ok(Kind::LjSpeech),
         "csv" | "tsv" => Ok(if names_npy { Kind::NpyManifest } else { Kind::Manifest }),
         "jsonl" | "json" | "ndjson" => {
-            if !first.trim_start().starts_with('{') {
+            // Any one line may be damaged; the first that is an object says what all are.
+            let rows = first_lines(file, JSON_LINES)?;
+            let row = rows.iter().find_map(|line| serde_json::from_str::<serde_json::Map<_, serde_json::Value>>(line).ok());
+            if row.is_none() && !rows.is_empty() && !first.trim_start().starts_with('{') {
                 return Err(Error::config_hint(
                     format!("`{}` is not JSON lines: its first line is not an object", file.display()),
                     "write one JSON object a line; a JSON array can be turned into lines with `jq -c '.[]'`",
                 ));
             }
-            let row: serde_json::Value = serde_json::from_str(first).unwrap_or_default();
-            let names_media = super::table::MEDIA_COLUMNS.iter().any(|name| row.get(name).is_some());
+            let row = row.unwrap_or_default();
+            let names_media = super::table::MEDIA_COLUMNS.iter().any(|name| row.contains_key(*name));
             Ok(match (names_media, names_npy) {
                 (true, true) => Kind::NpyManifest,
                 (true, false) => Kind::Manifest,
@@ -163,6 +166,9 @@ fn is_ljspeech(file: &Path) -> bool {
 fn known_ending(file: &Path) -> bool {
     is_audio(file) || matches!(ending(file).as_str(), "npy" | "jsonl" | "txt" | "tar" | "parquet")
 }
+
+/// How many lines are looked at for one that can be read.
+pub(super) const JSON_LINES: usize = 32;
 
 /// The first lines of a file, however long the file or its lines are.
 fn first_lines(file: &Path, count: usize) -> Result<Vec<String>> {

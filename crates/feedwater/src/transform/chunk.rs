@@ -14,7 +14,6 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::{
     decode::{self, Window},
-    decode_stage,
     error::{Error, Fault, Result},
     sample::{Media, Sample, Value, field},
     source::{Kind, Source},
@@ -189,7 +188,7 @@ pub(crate) fn clip_seconds(source: &dyn Source, index: u64, media: &Media) -> Re
     if let Some(seconds) = source.seconds(index) {
         return Ok(seconds);
     }
-    let info = decode_stage::with_bytes(media, decode::count_frames)?;
+    let info = decode::with_bytes(media, decode::count_frames)?;
     info.seconds().ok_or_else(|| Fault::new("the file does not say how long it is").in_file(&*media.path))
 }
 

@@ -5,14 +5,14 @@
 //! clip's loudest value, `(x + 4) / 4`; the last frame is dropped.
 //!
 //! Three things make it fast. Frames that lie wholly in the padding are not computed: their value is known. Frames are
-//! taken sixteen at a time, and their powers stored side by side, so that the mel sums and the logarithm run over
-//! sixteen frames in one instruction stream and land in the output row in order. And the filters, which are zero but
-//! for a few bins each, are stored as just those bins.
+//! taken eight at a time ([`spectrum`](super::spectrum)), and their powers lie side by side, so that the mel sums and the
+//! logarithm run over eight frames in one instruction stream and land in the output row in order. And the filters, which
+//! are zero but for a few bins each, are stored as just those bins.
 
-use realfft::{RealFftPlanner, RealToComplex, num_complex::Complex32};
-use std::sync::Arc;
-
-use super::simd;
+use super::{
+    simd,
+    spectrum::{BINS, BLOCK, Bench, HOP, SPAN, Spectrum, WINDOW},
+};
 use crate::{
     error::{Error, Fault, Result},
     pipeline::{Context, Pool, Stage},
@@ -20,10 +20,8 @@ use crate::{
 };
 
 const RATE: u32 = 16_000;
-const WINDOW: usize = 400;
-const HOP: usize = 160;
-const BINS: usize = WINDOW / 2 + 1;
-const BLOCK: usize = 16;
+/// Half a window: frames are centred on every 160th sample.
+const HALF: usize = WINDOW / 2;
 const FLOOR: f32 = 1e-10;
 
 /// Settings of the log-mel features.
@@ -72,18 +70,18 @@ impl LogMel {
         if self.samples().is_some_and(|samples| !(WINDOW..=RATE as usize * 3600).contains(&samples)) {
             return Err(Error::config("`pad_seconds` of `log_mel` must lie between 0.025 and 3600"));
         }
-        let fft = RealFftPlanner::new().plan_fft_forward(WINDOW);
-        let window = (0..WINDOW)
-            .map(|n| (0.5 - 0.5 * (std::f64::consts::TAU * n as f64 / WINDOW as f64).cos()) as f32)
-            .collect();
-        Ok(LogMelStage { filters: filters(self.bins), settings: self, fft, window, scratch: Pool::default() })
+        Ok(LogMelStage {
+            filters: filters(self.bins),
+            settings: self,
+            spectrum: Spectrum::new(),
+            scratch: Pool::default(),
+        })
     }
 }
 
 pub(crate) struct LogMelStage {
     settings: LogMel,
-    fft: Arc<dyn RealToComplex<f32>>,
-    window: Vec<f32>,
+    spectrum: Spectrum,
     filters: Vec<Filter>,
     scratch: Pool<Scratch>,
 }
@@ -94,13 +92,22 @@ struct Filter {
     weights: Vec<f32>,
 }
 
-#[derive(Default)]
 struct Scratch {
-    padded: Vec<f32>,
-    frame: Vec<f32>,
-    spectrum: Vec<Complex32>,
-    fft: Vec<Complex32>,
-    power: Vec<f32>,
+    span: Box<[f32; SPAN]>,
+    bench: Box<Bench>,
+    powers: Box<[[f32; BLOCK]; BINS]>,
+    bands: Vec<[f32; BLOCK]>,
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self {
+            span: Box::new([0.0; SPAN]),
+            bench: Box::default(),
+            powers: Box::new([[0.0; BLOCK]; BINS]),
+            bands: Vec::new(),
+        }
+    }
 }
 
 impl Stage for LogMelStage {
@@ -143,34 +150,27 @@ impl LogMelStage {
         let samples = &audio.samples[..audio.samples.len().min(target)];
         let all_frames = target / HOP;
         // The first frame that starts beyond the last sample sees only padding.
-        let frames = all_frames.min((samples.len() + WINDOW / 2).div_ceil(HOP));
-        pad(samples, target, frames, &mut scratch.padded);
-
-        scratch.frame.resize(WINDOW, 0.0);
-        scratch.spectrum.resize(BINS, Complex32::default());
-        scratch.fft.resize(self.fft.get_scratch_len(), Complex32::default());
-        scratch.power.resize(BINS * BLOCK, 0.0);
-        out.clear();
+        let frames = all_frames.min((samples.len() + HALF).div_ceil(HOP));
+        // Every number is written below; whatever the buffer held is not zeroed first.
         out.resize(self.settings.bins * frames, 0.0);
 
         let mut loudest = if frames < all_frames { FLOOR.log10() } else { f32::NEG_INFINITY };
         for start in (0..frames).step_by(BLOCK) {
+            // The block's samples, from half a window before its first frame's centre: most lie in the clip as they are.
+            let inside = (start * HOP).checked_sub(HALF).and_then(|from| samples.get(from..from + SPAN));
+            let span = inside.unwrap_or_else(|| {
+                around(samples, target, start * HOP, &mut scratch.span);
+                &scratch.span[..]
+            });
+            self.spectrum.powers(span, &mut scratch.bench, &mut scratch.powers);
             let count = BLOCK.min(frames - start);
-            for lane in 0..count {
-                let from = (start + lane) * HOP;
-                windowed(&scratch.padded[from..from + WINDOW], &self.window, &mut scratch.frame);
-                self.fft
-                    .process_with_scratch(&mut scratch.frame, &mut scratch.spectrum, &mut scratch.fft)
-                    .expect("all three buffers have the lengths that the plan asked for");
-                for (power, z) in scratch.power.chunks_exact_mut(BLOCK).zip(&scratch.spectrum) {
-                    power[lane] = z.re * z.re + z.im * z.im;
+            scratch.bands.resize(self.settings.bins, [0.0; BLOCK]);
+            loudest = loudest.max(log_bands(&scratch.powers, &self.filters, &mut scratch.bands, count));
+            for (row, band) in out.chunks_exact_mut(frames).zip(&scratch.bands) {
+                match row[start..].first_chunk_mut() {
+                    Some(row) => *row = *band,
+                    None => row[start..].copy_from_slice(&band[..count]),
                 }
-            }
-            for (row, filter) in out.chunks_exact_mut(frames).zip(&self.filters) {
-                let sums = mel_sum(&scratch.power, filter.first, &filter.weights);
-                let mut block = sums;
-                loudest = loudest.max(simd::log10_max(&mut block[..count]));
-                row[start..start + count].copy_from_slice(&block[..count]);
             }
         }
         let floor = loudest - 8.0;
@@ -185,39 +185,59 @@ impl LogMelStage {
     }
 }
 
-/// The samples that `frames` frames look at: mirrored before the first sample, zeros up to `target`, mirrored again after.
-fn pad(samples: &[f32], target: usize, frames: usize, padded: &mut Vec<f32>) {
-    const HALF: usize = WINDOW / 2;
-    let needed = if frames == 0 { 0 } else { (frames - 1) * HOP + WINDOW };
+/// The samples of a block that reaches over an edge of the clip: mirrored before the first sample, zeros up to `target`,
+/// mirrored again after. `from` counts from half a window before the first sample.
+fn around(samples: &[f32], target: usize, from: usize, span: &mut [f32; SPAN]) {
     // A clip shorter than the mirror is mirrored as if zeros followed it, which is what padding to 30 s first does.
-    let at = |i: usize| samples.get(i).copied().unwrap_or(0.0);
-    padded.clear();
-    padded.extend((1..=HALF).rev().map(at));
-    padded.extend_from_slice(samples);
-    if padded.len() < needed {
-        let zeros_end = (HALF + target).min(needed).max(padded.len());
-        padded.resize(zeros_end, 0.0);
-        let mirrored = needed.saturating_sub(zeros_end);
-        padded.extend((0..mirrored).map(|i| (target - 1).checked_sub(i + 1).map_or(0.0, at)));
+    let sample = |at: usize| samples.get(at).copied().unwrap_or(0.0);
+    for (offset, value) in span.iter_mut().enumerate() {
+        let at = from + offset;
+        *value = if at < HALF {
+            sample(HALF - at)
+        } else if at - HALF < target {
+            sample(at - HALF)
+        } else {
+            (2 * (target - 1)).checked_sub(at - HALF).map_or(0.0, sample)
+        };
     }
 }
 
+/// From the powers of a block to the logarithms of its mel bands. Returns the largest of those of the first `count` frames.
 #[multiversion::multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
-fn windowed(samples: &[f32], window: &[f32], out: &mut [f32]) {
-    for ((out, sample), weight) in out.iter_mut().zip(samples).zip(window) {
-        *out = sample * weight;
+fn log_bands(powers: &[[f32; BLOCK]; BINS], filters: &[Filter], bands: &mut [[f32; BLOCK]], count: usize) -> f32 {
+    for (band, filter) in bands.iter_mut().zip(filters) {
+        let mut sums = [FLOOR; BLOCK];
+        let mut both = [0.0_f32; BLOCK];
+        for (powers, weight) in powers[filter.first..].iter().zip(&filter.weights) {
+            for (sum, power) in both.iter_mut().zip(powers) {
+                *sum += power * weight;
+            }
+        }
+        for (sum, both) in sums.iter_mut().zip(both) {
+            *sum = if both > *sum { both } else { *sum };
+        }
+        *band = sums;
     }
-}
-
-#[multiversion::multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
-fn mel_sum(power: &[f32], first: usize, weights: &[f32]) -> [f32; BLOCK] {
-    let mut sums = [0.0_f32; BLOCK];
-    for (power, weight) in power[first * BLOCK..].chunks_exact(BLOCK).zip(weights) {
-        for (sum, power) in sums.iter_mut().zip(power) {
-            *sum += power * weight;
+    // Several bands at a time: one logarithm is a long chain of operations that wait for each other.
+    let mut largest = [f32::NEG_INFINITY; BLOCK];
+    let (fours, rest) = bands.as_chunks_mut::<4>();
+    for four in fours {
+        for value in four.as_flattened_mut() {
+            *value = simd::log10(*value);
+        }
+        for band in four {
+            for (largest, value) in largest.iter_mut().zip(band) {
+                *largest = if *value > *largest { *value } else { *largest };
+            }
         }
     }
-    sums.map(|sum| if sum > FLOOR { sum } else { FLOOR })
+    for band in rest {
+        for (largest, value) in largest.iter_mut().zip(band) {
+            *value = simd::log10(*value);
+            *largest = if *value > *largest { *value } else { *largest };
+        }
+    }
+    largest[..count].iter().copied().fold(f32::NEG_INFINITY, f32::max)
 }
 
 /// Slaney's mel filters between 0 and 8 kHz, each scaled to the same area.

@@ -12,6 +12,7 @@ pub mod tokenize;
 
 mod bpe;
 mod simd;
+mod spectrum;
 
 pub use augment::{Gain, Noise, SpecAugment, TimeShift};
 pub use chunk::{Chunk, WithoutTimes};
