@@ -15,7 +15,7 @@ use std::{
     fs,
     hint::black_box,
     path::Path,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{Arc, LazyLock, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -96,7 +96,7 @@ fn augment(criterion: &mut Criterion) {
         stage(bencher, "noise", clip, |flow| flow.noise(Noise::snr_db(5.0..=20.0)));
     });
     group.bench_function("gain", |bencher| {
-        stage(bencher, "gain", clip, |flow| flow.gain(Gain::db(-6.0..=6.0)))
+        stage(bencher, "gain", clip, |flow| flow.gain(Gain::db(-6.0..=6.0)));
     });
     group.bench_function("time_shift", |bencher| {
         stage(bencher, "time_shift", clip, |flow| flow.time_shift(TimeShift::seconds(0.5)));
@@ -216,10 +216,10 @@ where
     });
 }
 
-fn decode_once(decoder: &mut Decoder, bytes: &Vec<u8>, rate: Option<u32>, out: &mut Vec<f32>) {
+fn decode_once(decoder: &mut Decoder, bytes: &[u8], rate: Option<u32>, out: &mut Vec<f32>) {
     let never = AtomicBool::new(false);
     decoder
-        .audio(bytes, rate, None, &Limits::default(), &never, out)
+        .audio(&bytes, rate, None, &Limits::default(), &never, out)
         .unwrap_or_else(|fault| panic!("{fault}"));
 }
 
@@ -237,7 +237,8 @@ fn tone(rate: u32) -> impl Iterator<Item = f32> {
 }
 
 fn clip(index: u64) -> Sample {
-    Sample::new(index.to_string()).with(field::AUDIO, Waveform { samples: tone(RATE).collect(), rate: RATE })
+    static TONE: LazyLock<Vec<f32>> = LazyLock::new(|| tone(RATE).collect());
+    Sample::new(index.to_string()).with(field::AUDIO, Waveform { samples: TONE.clone(), rate: RATE })
 }
 
 /// Features of `FRAMES` frames on average, from half to one and a half times that many.

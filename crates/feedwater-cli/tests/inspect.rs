@@ -149,8 +149,8 @@ fn morse() {
                 morse/train/clip00038.wav: the text is empty
               hint: right for clips in which nothing is said; complete the metadata
                     of all others
-      note    over-30s: 2 of 62 samples are longer than 30 s and can be cut: they
-              have word times, or no text
+      note    over-30s: 2 of 62 samples are longer than 30 s and can be cut (word
+              times, or no text)
                 morse/train/clip00060.wav: 69.2 s
                 morse/train/clip00061.wav: 42.5 s
               hint: `.chunk(Chunk::new())` cuts them; without it Whisper's features
@@ -247,7 +247,7 @@ fn a_damaged_folder() {
                 data/stereo.wav: there is no text
               hint: give them a `text`, or take them out: they cannot be tokenized
       error   over-30s-without-times: 1 of 8 samples is longer than 30 s, and
-              nothing says which of their words fall where
+              nothing says which words fall where
                 data/long.wav: 31.0 s
               hint: put `words` or `segments` with start and end into the metadata,
                     or choose what `Chunk` does: `WithoutTimes::Drop` leaves such
@@ -257,8 +257,8 @@ fn a_damaged_folder() {
                 data/silent.wav: the text is empty
               hint: right for clips in which nothing is said; complete the metadata
                     of all others
-      note    over-30s: 1 of 8 samples is longer than 30 s and can be cut: they have
-              word times, or no text
+      note    over-30s: 1 of 8 samples is longer than 30 s and can be cut (word
+              times, or no text)
                 data/long-timed.wav: 32.0 s
               hint: `.chunk(Chunk::new())` cuts them; without it Whisper's features
                     end at 30 s

@@ -211,14 +211,14 @@ fn sentence(id: Id, count: u64, tally: &Tally, content: Content) -> Option<(Seve
         ),
         Id::Over30sWithoutTimes => (
             Severity::Error,
-            format!("{of} {are} longer than 30 s, and nothing says which of their words fall where"),
+            format!("{of} {are} longer than 30 s, and nothing says which words fall where"),
             "put `words` or `segments` with start and end into the metadata, or choose what \
              `Chunk` does: `WithoutTimes::Drop` leaves such clips out, `Truncate` keeps their first 30 s, \
              `NoText` keeps all of them without text",
         ),
         Id::Over30s => (
             Severity::Note,
-            format!("{of} {are} longer than 30 s and can be cut: they have word times, or no text"),
+            format!("{of} {are} longer than 30 s and can be cut (word times, or no text)"),
             "`.chunk(Chunk::new())` cuts them; without it Whisper's features end at 30 s",
         ),
         _ => return None,

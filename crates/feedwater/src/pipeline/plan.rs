@@ -40,6 +40,17 @@ pub(crate) enum Grouping {
     Runs(u64),
 }
 
+impl std::fmt::Debug for Grouping {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Count(count) => write!(f, "{count} a step"),
+            Self::Buckets { count, window_steps, .. } => write!(f, "{count} a step, sorted over {window_steps} steps"),
+            Self::Budget { budget, world, window, .. } => write!(f, "{budget} a rank of {world}, sorted over {window}"),
+            Self::Runs(count) => write!(f, "runs of {count}"),
+        }
+    }
+}
+
 /// The plan of all epochs.
 pub(crate) struct Plan {
     pub(crate) length: u64,

@@ -15,9 +15,11 @@ mod files;
 mod lines;
 mod row;
 mod parquet;
+mod parquet_pages;
 mod sniff;
 mod table;
 mod tar;
+mod tar_walk;
 mod text;
 
 pub use self::{

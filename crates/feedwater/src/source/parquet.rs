@@ -13,13 +13,23 @@ use std::{
 };
 
 use arrow_array::{
-    Array, BinaryArray, Float64Array, Int64Array, LargeBinaryArray, LargeStringArray, RecordBatch, StringArray,
-    StructArray,
+    Array, BinaryArray, BooleanArray, Float32Array, Float64Array, Int8Array, Int16Array, Int32Array, Int64Array,
+    RecordBatch, StringArray, StructArray, UInt8Array, UInt16Array, UInt32Array, UInt64Array,
 };
-use parquet::arrow::{ProjectionMask, arrow_reader::{ArrowReaderMetadata, ParquetRecordBatchReaderBuilder}};
+use arrow_schema::DataType;
+use parquet::{
+    arrow::{
+        ProjectionMask,
+        arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder},
+    },
+    errors::ParquetError,
+};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::{Kind, Source, ending, row::Columns};
+use super::{
+    Kind, Source, ending, parquet_pages,
+    row::{Columns, MEDIA_COLUMNS},
+};
 use crate::{
     error::{Error, Fault, Place, Result},
     sample::{Media, MediaPlace, Sample, Value, field},
@@ -85,19 +95,16 @@ impl Parquet {
         let mut hasher = Xxh3::new();
         for path in paths {
             let file = File::open(&path).map_err(|error| Error::read(&path, error))?;
-            let metadata = isolated(|| ArrowReaderMetadata::load(&file, Default::default()))
+            // What a writer notes about its own memory (views, dictionaries) is of no use here: text is text.
+            let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
+            let metadata = isolated(|| ArrowReaderMetadata::load(&file, options))
                 .map_err(|fault| Error::dataset(&path, fault))?;
-            let names: Vec<&str> = metadata.schema().fields().iter().map(|field| field.name().as_str()).collect();
-            let columns = Columns::among(&names);
-            if columns.media.is_none() && columns.text.is_none() {
-                return Err(Error::config_hint(
-                    format!("`{}` has neither a text nor an audio column, only {}", path.display(), names.join(", ")),
-                    "call them `text` and `audio`",
-                ));
-            }
+            let columns = columns(&path, &metadata)?;
             let name = path.strip_prefix(base).unwrap_or(&path).to_string_lossy().into_owned();
             hasher.update(name.as_bytes());
+            let mut rows_left = metadata.metadata().file_metadata().num_rows();
             for (number, group) in metadata.metadata().row_groups().iter().enumerate() {
+                rows_left = rows_left.wrapping_sub(group.num_rows());
                 let rows = u64::try_from(group.num_rows()).map_err(|_| {
                     Error::dataset(&path, Fault::new(format!("row group {number} has a negative number of rows")))
                 })?;
@@ -106,6 +113,10 @@ impl Parquet {
                 if rows > 0 {
                     self::push_group(&mut this, number as u32, rows, group.total_byte_size());
                 }
+            }
+            if rows_left != 0 {
+                let reason = "the row groups have another number of rows than the table is said to have";
+                return Err(Error::dataset(&path, Fault::new(reason)));
             }
             this.files.push(TableFile { path, file, metadata, columns, name });
         }
@@ -117,6 +128,13 @@ impl Parquet {
     fn place(&self, index: u64) -> (usize, u64) {
         let group = self.blocks.partition_point(|first| *first <= index) - 1;
         (group, index - self.blocks[group])
+    }
+
+    /// The table of a row, and the row's number in it.
+    fn row_of_file(&self, index: u64) -> (&TableFile, u64) {
+        let file = self.groups[self.place(index).0].file;
+        let first = self.groups.partition_point(|group| group.file < file);
+        (&self.files[file as usize], index - self.blocks[first])
     }
 
     /// A group, decoded.
@@ -149,12 +167,20 @@ impl Parquet {
             let schema = table.metadata.parquet_schema();
             let roots = table.metadata.schema().fields().iter().enumerate();
             let roots = roots.filter(|(_, field)| wanted.contains(&Some(field.name().as_str()))).map(|(at, _)| at);
+            let projection = ProjectionMask::roots(schema, roots);
+            for (leaf, column) in table.metadata.metadata().row_group(number as usize).columns().iter().enumerate() {
+                if projection.leaf_included(leaf) {
+                    parquet_pages::check(&table.file, column).map_err(|fault| ParquetError::General(fault.reason))?;
+                }
+            }
             ParquetRecordBatchReaderBuilder::new_with_metadata(table.file.try_clone()?, table.metadata.clone())
                 .with_row_groups(vec![number as usize])
-                .with_projection(ProjectionMask::roots(schema, roots))
+                // The cells of a column of one batch together must stay below 2 GiB.
+                .with_batch_size(if table.columns.media.is_some() { 64 } else { 1024 })
+                .with_projection(projection)
                 .build()?
                 .collect::<Result<Vec<_>, _>>()
-                .map_err(parquet::errors::ParquetError::from)
+                .map_err(ParquetError::from)
         })
     }
 
@@ -166,17 +192,51 @@ impl Parquet {
             sample.set(field::AUDIO, Media { path, place: MediaPlace::Bytes(media), window: None });
         }
         if let Some(column) = column(&table.columns.text) {
-            sample.set(field::TEXT, text_cell(&*column, row).ok_or("the text is missing or is not a string")?.to_owned());
+            sample.set(field::TEXT, text_cell(&*column, row).ok_or("the text is missing")?.to_owned());
         }
         if let Some(column) = table.columns.label().and_then(|name| batch.column_by_name(name).cloned()) {
-            let any = column.as_any();
-            let number = any.downcast_ref::<Int64Array>().map(|array| array.value(row) as f64);
-            let number = number.or_else(|| any.downcast_ref::<Float64Array>().map(|array| array.value(row)));
-            if let Some(number) = number {
+            if let Some(number) = number_cell(&*column, row) {
+                if column.is_null(row) {
+                    return Err("the label is missing".to_owned());
+                }
                 sample.set(field::LABELS, Value::Number(number));
             }
         }
         Ok(())
+    }
+}
+
+/// Which columns are wanted, after a look at what they hold.
+fn columns(path: &Path, metadata: &ArrowReaderMetadata) -> Result<Columns> {
+    let fields = metadata.schema().fields();
+    let kind = |name: &str| fields.iter().find(|field| field.name() == name).map(|field| field.data_type());
+    let is_sound = |kind: &DataType| match kind {
+        DataType::Struct(members) => {
+            members.iter().any(|member| member.name() == "bytes" && *member.data_type() == DataType::Binary)
+        }
+        other => *other == DataType::Binary,
+    };
+    let names: Vec<&str> = fields.iter().map(|field| field.name().as_str()).collect();
+    // A file's name may stand beside the sound. Only `audio` can be nothing else.
+    let usable = |name: &&str| *name == "audio" || !MEDIA_COLUMNS.contains(name) || kind(name).is_some_and(is_sound);
+    let columns = Columns::among(&names.iter().copied().filter(usable).collect::<Vec<_>>());
+    if columns.media.is_none() && columns.text.is_none() {
+        return Err(Error::config_hint(
+            format!("`{}` has neither a text nor an audio column, only {}", path.display(), names.join(", ")),
+            "call them `text` and `audio`",
+        ));
+    }
+    let wrong = |name: &str, kind: &DataType, wanted: &str| {
+        let reason = format!("the column `{name}` holds {kind}, not {wanted}");
+        Err(Error::dataset(path, Fault::new(reason)))
+    };
+    match (columns.media.as_deref(), columns.media.as_deref().and_then(kind)) {
+        (Some(name), Some(kind)) if !is_sound(kind) => return wrong(name, kind, "sound (bytes, or a struct of `bytes`)"),
+        _ => {}
+    }
+    match (columns.text.as_deref(), columns.text.as_deref().and_then(kind)) {
+        (Some(name), Some(kind)) if *kind != DataType::Utf8 => wrong(name, kind, "text"),
+        _ => Ok(columns),
     }
 }
 
@@ -198,9 +258,21 @@ fn text_cell(column: &dyn Array, row: usize) -> Option<&str> {
         return None;
     }
     let any = column.as_any();
-    any.downcast_ref::<StringArray>()
-        .map(|array| array.value(row))
-        .or_else(|| any.downcast_ref::<LargeStringArray>().map(|array| array.value(row)))
+    any.downcast_ref::<StringArray>().map(|array| array.value(row))
+}
+
+/// A number of any type. Labels that are names are left to the text.
+fn number_cell(column: &dyn Array, row: usize) -> Option<f64> {
+    macro_rules! any_of {
+        ($($array:ident)*) => {$(
+            if let Some(numbers) = column.as_any().downcast_ref::<$array>() {
+                return Some(numbers.value(row) as f64);
+            }
+        )*};
+    }
+    any_of!(Int64Array Int32Array Int16Array Int8Array UInt64Array UInt32Array UInt16Array UInt8Array Float64Array
+            Float32Array);
+    column.as_any().downcast_ref::<BooleanArray>().map(|array| f64::from(u8::from(array.value(row))))
 }
 
 /// The bytes of a sound: the column itself, or the member `bytes` of it.
@@ -215,7 +287,6 @@ fn audio_cell(column: &dyn Array, row: usize) -> Result<Vec<u8>, String> {
     }
     any.downcast_ref::<BinaryArray>()
         .map(|array| array.value(row).to_vec())
-        .or_else(|| any.downcast_ref::<LargeBinaryArray>().map(|array| array.value(row).to_vec()))
         .ok_or_else(|| format!("the audio column holds {}, not bytes", column.data_type()))
 }
 
@@ -233,16 +304,14 @@ impl Source for Parquet {
     }
 
     fn key(&self, index: u64) -> String {
-        let (group, row) = self.place(index);
-        let first_of_file = self.groups.iter().position(|other| other.file == self.groups[group].file).unwrap_or(0);
-        let row = self.blocks[group] - self.blocks[first_of_file] + row;
-        format!("{}#{row}", self.files[self.groups[group].file as usize].name)
+        let (file, row) = self.row_of_file(index);
+        format!("{}#{row}", file.name)
     }
 
     fn sample(&self, index: u64) -> Result<Sample, Fault> {
         let (group, row) = self.place(index);
         let table = &self.files[self.groups[group].file as usize];
-        let named = |fault: Fault| Fault { place: Place::Row(index), ..fault.in_file(&table.path) };
+        let named = |fault: Fault| Fault { place: Place::Row(self.row_of_file(index).1), ..fault.in_file(&table.path) };
         let decoded = self.decoded(group);
         let Some(batches) = decoded.get() else { return Err(Fault::new("the row group was not decoded")) };
         let mut row = row as usize;

@@ -12,7 +12,10 @@ use std::{
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-use super::{Kind, Source, ending, is_audio};
+use super::{
+    Kind, Source, ending, is_audio,
+    tar_walk::{Found, Walk},
+};
 use crate::{
     error::{Error, Fault, Place, Result},
     read::{Section, read_all},
@@ -33,7 +36,6 @@ pub struct Tar {
 struct Shard {
     path: Arc<Path>,
     file: Arc<File>,
-    size: u64,
 }
 
 /// A sample: its members stand together.
@@ -42,6 +44,8 @@ struct Entry {
     first: u32,
     count: u32,
     key: Box<str>,
+    /// The first byte of its first member.
+    at: u64,
     /// Why it cannot be used, where that was seen from the headers.
     refused: Option<Box<str>>,
 }
@@ -78,28 +82,18 @@ impl Tar {
         let shard = self.shards.len() as u32;
         let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let name = |key: &str| if several { format!("{stem}/{key}") } else { key.to_owned() };
-        let mut archive = tar::Archive::new(&file);
-        let entries = archive.entries_with_seek().map_err(|error| Error::read(path, error))?;
         let first_sample = self.samples.len();
-        let mut next_offset = 0;
-        for entry in entries {
-            let entry = match entry {
-                Ok(entry) => entry,
-                Err(error) => {
+        for found in Walk::new(&file, size) {
+            let Found { name: member, kind, has_holes, offset, length } = match found {
+                Ok(found) => found,
+                Err(fault) => {
                     // What stands before is good; the rest of the shard is one bad sample, so that it is counted.
-                    let key = name(&format!("byte {next_offset}"));
-                    let reason = format!("the shard cannot be read from byte {next_offset} on: {error}");
-                    self.push(shard, key, Some(reason));
+                    let at = if let Place::Byte(byte) = fault.place { byte } else { 0 };
+                    let reason = format!("the rest of the shard cannot be read: {}", fault.reason);
+                    self.push(shard, name(&format!("byte {at}")), at, Some(reason));
                     break;
                 }
             };
-            let kind = entry.header().entry_type();
-            if kind.is_dir() {
-                continue;
-            }
-            let member = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
-            let (offset, length) = (entry.raw_file_position(), entry.size());
-            next_offset = offset.saturating_add(length);
             let (folder, base) = member.rsplit_once('/').map_or(("", member.as_str()), |(folder, base)| (folder, base));
             let (stem, ending) = base.split_once('.').unwrap_or((base, ""));
             let key = name(&if folder.is_empty() { stem.to_owned() } else { format!("{folder}/{stem}") });
@@ -108,27 +102,29 @@ impl Tar {
                 let twice = !keys.insert(xxh3_64(key.as_bytes()));
                 let reason = twice.then(|| format!("the key `{key}` stands in the shards twice, not side by side"));
                 let key = if twice { format!("{key}@{offset}") } else { key };
-                self.push(shard, key, reason);
+                self.push(shard, key, offset, reason);
             }
-            let refused = if !kind.is_file() && !kind.is_contiguous() && !kind.is_gnu_sparse() {
+            let refused = if has_holes {
+                Some(format!("member `{member}` is stored with holes; pack it without `--sparse`"))
+            } else if !kind.is_file() && !kind.is_contiguous() {
                 Some(format!("member `{member}` is a link or a device, not a file"))
             } else if member.split(['/', '\\']).any(|part| part == "..") || member.starts_with('/') {
                 Some(format!("member `{member}` points out of the archive"))
             } else if offset.saturating_add(length) > size {
-                Some(format!("member `{member}` ends at byte {next_offset}, the shard at byte {size}"))
+                Some(format!("member `{member}` ends at byte {}, the shard at byte {size}", offset.saturating_add(length)))
             } else {
                 None
             };
             self.add(refused, ending, offset, length);
         }
-        self.shards.push(Shard { path: path.into(), file: Arc::new(file), size });
+        self.shards.push(Shard { path: path.into(), file: Arc::new(file) });
         Ok(())
     }
 
-    fn push(&mut self, shard: u32, key: String, refused: Option<String>) {
+    fn push(&mut self, shard: u32, key: String, at: u64, refused: Option<String>) {
         let first = self.members.len() as u32;
         let refused = refused.map(String::into_boxed_str);
-        self.samples.push(Entry { shard, first, count: 0, key: key.into(), refused });
+        self.samples.push(Entry { shard, first, count: 0, key: key.into(), at, refused });
     }
 
     /// Adds a member to the last sample.
@@ -226,8 +222,7 @@ impl Source for Tar {
         let shard = &self.shards[entry.shard as usize];
         let members = &self.members[entry.first as usize..][..entry.count as usize];
         if let Some(reason) = &entry.refused {
-            let byte = members.first().map_or(shard.size, |member| member.offset);
-            return Err(Fault::at_byte(byte, &**reason).in_file(&*shard.path));
+            return Err(Fault::at_byte(entry.at, &**reason).in_file(&*shard.path));
         }
         let mut sample = Sample::new(&*entry.key);
         for member in members {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use feedwater::{
-    Audio, Batch, Decode, Error, Fault, Npy, Pipeline, Policy, Sample, Value,
+    Audio, Batch, Decode, Error, Fault, Npy, Pipeline, Policy, Value,
     decode::{Decoder, Limits, Window, count_frames, npy, npy_shape, probe_audio},
     error::Place,
     read::{ReadAt, Section},
@@ -206,23 +206,25 @@ fn try_media(media: &Media) {
     }
 }
 
-/// Opens a dataset and looks at its samples. Gives how many can be used.
-pub(crate) fn try_dataset(path: &Path) -> usize {
-    let Ok(source) = source::open(path) else { return 0 };
-    let mut usable = 0;
+/// Opens a dataset and looks at its samples. Gives how many can be used, and how many cannot.
+pub(crate) fn try_dataset(path: &Path) -> (usize, usize) {
+    let Ok(source) = source::open(path) else { return (0, 0) };
+    let (mut usable, mut bad) = (0, 0);
     // A header may say that there are 2^60 samples.
     for index in 0..source.len().min(64) {
         let _ = (source.key(index), source.seconds(index));
-        if let Ok(sample) = source.sample(index) {
-            usable += 1;
-            for (_, value) in Sample::fields(&sample) {
-                if let Value::Media(media) = value {
-                    try_media(media);
-                }
+        let Ok(sample) = source.sample(index) else {
+            bad += 1;
+            continue;
+        };
+        usable += 1;
+        for (_, value) in sample.fields() {
+            if let Value::Media(media) = value {
+                try_media(media);
             }
         }
     }
-    usable
+    (usable, bad)
 }
 
 /// Tries every prefix of a file. No panic gets out, memory is bounded, and `check` says what else must hold.
@@ -253,7 +255,10 @@ pub(crate) fn every_mutation(bytes: &[u8], count: usize, mut attempt: impl FnMut
 fn mutate(bytes: &[u8], random: &mut Pcg64Mcg) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for _ in 0..1 + random.next_u32() % 4 {
-        // Half of them in the first bytes, where the headers are.
+        if bytes.is_empty() {
+            break;
+        }
+        // Half of them in the first bytes, where most headers are.
         let most = if random.next_u32() % 2 == 0 { bytes.len().min(128) } else { bytes.len() };
         let at = random.next_u64() as usize % most.max(1);
         match random.next_u32() % 8 {
@@ -288,7 +293,7 @@ impl Scratch {
         self.folder.path().join(self.name)
     }
 
-    pub(crate) fn try_dataset(&self, bytes: &[u8]) -> usize {
+    pub(crate) fn try_dataset(&self, bytes: &[u8]) -> (usize, usize) {
         fs::write(self.path(), bytes).unwrap();
         try_dataset(&self.path())
     }
