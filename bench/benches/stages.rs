@@ -118,15 +118,19 @@ fn features(criterion: &mut Criterion) {
     }
 }
 
+/// Byte-level BPE has a path of its own; with a normaliser, the same tokenizer goes through `tokenizers`.
 fn tokenize(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("tokenize");
-    let tokenizer = Tokenize::json(&tokenizer_json()).unwrap_or_else(|fault| panic!("{fault}"));
-    for (name, words) in [("short", 12), ("long", 2_000)] {
-        let text = prose(words);
-        group.throughput(Throughput::Bytes(text.len() as u64));
-        group.bench_function(name, |bencher| {
-            bencher.iter(|| tokenizer.encode(black_box(&text)).unwrap_or_else(|fault| panic!("{fault}")));
-        });
+    for (path, normalizer) in [("bpe", json!(null)), ("other", json!({ "type": "NFC" }))] {
+        let tokenizer =
+            Tokenize::json(&tokenizer_json(&normalizer)).unwrap_or_else(|fault| panic!("{fault}"));
+        for (length, words) in [("short", 12), ("long", 2_000)] {
+            let text = prose(words);
+            group.throughput(Throughput::Bytes(text.len() as u64));
+            group.bench_function(format!("{path}, {length}"), |bencher| {
+                bencher.iter(|| tokenizer.encode(black_box(&text)).unwrap_or_else(|fault| panic!("{fault}")));
+            });
+        }
     }
 }
 
@@ -309,9 +313,12 @@ fn prose(words: usize) -> String {
 }
 
 /// A byte-level BPE tokenizer that knows the words above: each is merged letter by letter.
-fn tokenizer_json() -> Vec<u8> {
-    // The printable characters that stand for bytes; 'Ġ' is the blank.
-    let mut vocabulary: Vec<String> = ('!'..='~').map(String::from).chain(["Ġ".to_owned()]).collect();
+fn tokenizer_json(normalizer: &serde_json::Value) -> Vec<u8> {
+    // A character for each byte: itself where it can be printed, else the next from U+0100 on. The blank's is 'Ġ'.
+    let printable = |byte: u32| matches!(byte, 33..=126 | 161..=172 | 174..=255);
+    let others = (0..256).filter(|byte| !printable(*byte)).zip(256..).map(|(_, character)| character);
+    let characters = (0..256).filter(|byte| printable(*byte)).chain(others);
+    let mut vocabulary: Vec<String> = characters.filter_map(char::from_u32).map(String::from).collect();
     let mut merges: Vec<[String; 2]> = Vec::new();
     for word in WORDS {
         for word in [word.to_owned(), format!("Ġ{word}")] {
@@ -336,7 +343,7 @@ fn tokenizer_json() -> Vec<u8> {
         "truncation": null,
         "padding": null,
         "added_tokens": [],
-        "normalizer": null,
+        "normalizer": normalizer,
         "pre_tokenizer": byte_level,
         "post_processor": null,
         "decoder": byte_level,

@@ -39,7 +39,8 @@ fn start(options: &Options, what: &str, path: &std::path::Path) -> Result<()> {
 
 /// The same from a list that the program has already.
 fn list_in_memory(path: &std::path::Path) -> Result<()> {
-    let text = std::fs::read_to_string(path).map_err(|error| feedwater::Error::Read { path: path.into(), source: error })?;
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| feedwater::Error::Read { path: path.into(), source: error })?;
     let paths: Vec<&str> = text.lines().collect();
     let base = path.parent().unwrap_or(path);
     let began = Instant::now();
@@ -52,7 +53,11 @@ fn list_in_memory(path: &std::path::Path) -> Result<()> {
         .build()?;
     let mut epoch = pipeline.epoch(0);
     black_box(epoch.next().transpose()?);
-    say(&format!("list of {} paths in memory: open and first batch {:.3} s", paths.len(), began.elapsed().as_secs_f64()));
+    say(&format!(
+        "list of {} paths in memory: open and first batch {:.3} s",
+        paths.len(),
+        began.elapsed().as_secs_f64()
+    ));
     Ok(())
 }
 
@@ -134,6 +139,10 @@ fn measuring(options: &Options, path: &std::path::Path) -> Result<()> {
         ratios.push(cpu[1] / cpu[0]);
     }
     ratios.sort_by(f64::total_cmp);
-    say(&format!("measuring on against off: {:+.2} % CPU (median of {})", (ratios[ratios.len() / 2] - 1.0) * 100.0, ratios.len()));
+    say(&format!(
+        "measuring on against off: {:+.2} % CPU (median of {})",
+        (ratios[ratios.len() / 2] - 1.0) * 100.0,
+        ratios.len()
+    ));
     Ok(())
 }

@@ -9,7 +9,8 @@ use std::{
 };
 
 use feedwater::{
-    Audio, Batch, Builder, LogMel, Noise, Npy, Pipeline, Policy, ReadyBatch, Result, SpecAugment, Tokenize, field,
+    Audio, Batch, Builder, LogMel, Noise, Npy, Pipeline, Policy, ReadyBatch, Result, SpecAugment, Tokenize,
+    field,
 };
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
@@ -169,11 +170,13 @@ fn measure(options: &Options, lane: &str, mut pipeline: Pipeline, name: &str) ->
 
 /// How much sound there is, by the files' headers.
 fn audio_seconds(folder: &Path) -> Result<f64> {
-    let files = std::fs::read_dir(folder).map_err(|error| feedwater::Error::Read { path: folder.into(), source: error })?;
+    let files = std::fs::read_dir(folder)
+        .map_err(|error| feedwater::Error::Read { path: folder.into(), source: error })?;
     let mut total = 0.0;
     for file in files.flatten() {
         if let Ok(file) = std::fs::File::open(file.path()) {
-            total += feedwater::decode::count_frames(&file).ok().and_then(|info| info.seconds()).unwrap_or(0.0);
+            total +=
+                feedwater::decode::count_frames(&file).ok().and_then(|info| info.seconds()).unwrap_or(0.0);
         }
     }
     Ok(total)

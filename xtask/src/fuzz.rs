@@ -1,12 +1,11 @@
 //! `cargo xtask fuzz`: does any input make a reader panic, hang or run out of memory? Each target for a bounded time.
 
-use std::fs;
+use std::{fs, path::PathBuf};
 
-use crate::shell::{Result, answer, command, root, run as shell, step};
+use crate::shell::{Result, answer, cargo, command, root, run as shell, step};
 
-/// What one input may cost before it counts as a finding.
-const INPUT_SECONDS: u32 = 10;
-const INPUT_MEGABYTES: u32 = 2048;
+/// What one input may cost before it counts as found: `fuzz/README.md` says the same.
+const LIMITS: [&str; 3] = ["-timeout=10", "-rss_limit_mb=2048", "-malloc_limit_mb=256"];
 
 pub(crate) fn run(arguments: &[String]) -> Result {
     let Wanted { seconds, mut targets } = Wanted::parse(arguments)?;
@@ -20,12 +19,19 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     check_tools()?;
     for target in targets {
         step(&format!("{target}, {seconds} s"));
-        // Through rustup: the cargo that runs this program belongs to the stable toolchain.
-        shell(command("rustup").args(["run", "nightly", "cargo", "fuzz", "run", &target, "--"]).args([
-            format!("-max_total_time={seconds}"),
-            format!("-timeout={INPUT_SECONDS}"),
-            format!("-rss_limit_mb={INPUT_MEGABYTES}"),
-        ]))
+        let corpus = root().join("fuzz").join("corpus").join(&target);
+        fs::create_dir_all(&corpus)
+            .map_err(|error| format!("cannot make `{}`: {error}", corpus.display()))?;
+        // Through rustup: the cargo that runs this program belongs to the stable toolchain. What is found is written to
+        // the first folder that is named.
+        shell(
+            command("rustup")
+                .args(["run", "nightly", "cargo", "fuzz", "run", &target])
+                .args([corpus, seeds(&target)])
+                .arg("--")
+                .arg(format!("-max_total_time={seconds}"))
+                .args(LIMITS),
+        )
         .map_err(|error| {
             format!(
                 "{error}\nhint: the input that did it is in `fuzz/artifacts/{target}/`; it belongs into a test before the fix"
@@ -74,12 +80,18 @@ fn targets_there_are() -> Result<Vec<String>> {
     if names.is_empty() { Err(format!("`{}` holds no targets", folder.display())) } else { Ok(names) }
 }
 
+/// What a target starts from: its own seeds, or, where it has none, the sound files of the tests.
+fn seeds(target: &str) -> PathBuf {
+    let own = root().join("fuzz").join("seeds").join(target);
+    if own.is_dir() { own } else { root().join("crates/feedwater/tests/fixtures/audio") }
+}
+
 fn check_tools() -> Result {
     let mut missing = Vec::new();
     if answer(command("rustup").args(["run", "nightly", "rustc", "--version"])).is_none() {
         missing.push("rustup toolchain install nightly --profile minimal");
     }
-    if answer(command("cargo").args(["fuzz", "--version"])).is_none() {
+    if answer(cargo().args(["fuzz", "--version"])).is_none() {
         missing.push("cargo install cargo-fuzz --locked");
     }
     if missing.is_empty() {

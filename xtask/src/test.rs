@@ -23,7 +23,8 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     };
     step("tests and doc tests");
     let mut tests = cargo();
-    tests.args(["test", "--release", "--workspace"]);
+    // All that fails, not only what fails first.
+    tests.args(["test", "--release", "--workspace", "--no-fail-fast"]);
     if !filters.is_empty() {
         return shell(tests.arg("--").args(filters));
     }

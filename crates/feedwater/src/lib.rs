@@ -33,12 +33,12 @@
 pub mod error;
 pub mod sample;
 
-pub mod source;
-pub mod read;
-pub mod decode;
-pub mod transform;
 pub mod batch;
+pub mod decode;
 pub mod deliver;
+pub mod read;
+pub mod source;
+pub mod transform;
 
 pub mod pipeline;
 

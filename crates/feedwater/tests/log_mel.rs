@@ -29,7 +29,8 @@ fn clips(folder: &std::path::Path) -> BTreeMap<String, Value> {
             Some(base) => {
                 let base = fs::read(fixtures().join(base)).unwrap();
                 let samples: Vec<[u8; 2]> = base[44..].chunks(2).map(|pair| [pair[0], pair[1]]).collect();
-                let there_and_back: Vec<[u8; 2]> = samples.iter().chain(samples.iter().rev()).copied().collect();
+                let there_and_back: Vec<[u8; 2]> =
+                    samples.iter().chain(samples.iter().rev()).copied().collect();
                 let length = entry["samples"].as_u64().unwrap() as usize;
                 let data: Vec<u8> = there_and_back.iter().cycle().take(length).flatten().copied().collect();
                 let mut wav = base[..44].to_vec();
@@ -80,12 +81,19 @@ fn equal_to_transformers_on_every_fixture() {
                 let name = format!("{}_{bins}", key.trim_end_matches(".wav"));
                 let file = fs::read(fixtures().join(format!("{name}.npy"))).unwrap();
                 let (mut reference, mut shape) = (Vec::new(), Vec::new());
-                decode::npy(&file.as_slice(), &decode::Limits::default(), &mut reference, &mut shape, &mut Vec::new())
-                    .unwrap();
+                decode::npy(
+                    &file.as_slice(),
+                    &decode::Limits::default(),
+                    &mut reference,
+                    &mut shape,
+                    &mut Vec::new(),
+                )
+                .unwrap();
                 let mut worst = 0.0_f32;
                 for (column, frame) in kept(&index[&name], shape[1]).into_iter().enumerate() {
                     for bin in 0..bins {
-                        worst = worst.max((row[bin * FRAMES + frame] - reference[bin * shape[1] + column]).abs());
+                        worst =
+                            worst.max((row[bin * FRAMES + frame] - reference[bin * shape[1] + column]).abs());
                     }
                 }
                 assert!(worst <= 1e-5, "{name} differs by {worst:e}");
@@ -101,7 +109,8 @@ fn half_precision_is_the_same_rounded() {
     let folder = tempfile::tempdir().unwrap();
     clips(folder.path());
     let rows = |dtype| {
-        let builder = Pipeline::open(folder.path()).unwrap().decode(Audio::mono(16_000)).log_mel(LogMel::whisper(80));
+        let builder =
+            Pipeline::open(folder.path()).unwrap().decode(Audio::mono(16_000)).log_mel(LogMel::whisper(80));
         let mut pipeline = builder.batch(Batch::of(2).output(dtype)).shuffle(false).build().unwrap();
         let batch = pipeline.epoch(0).next().unwrap().unwrap();
         let tensor = batch.get(field::FEATURES).unwrap();
@@ -123,7 +132,8 @@ fn half_precision_is_the_same_rounded() {
 fn without_padding_a_clip_has_a_frame_every_hundredth_of_a_second() {
     let folder = tempfile::tempdir().unwrap();
     fs::copy(fixtures().join("voiced.wav"), folder.path().join("voiced.wav")).unwrap();
-    let builder = Pipeline::open(folder.path()).unwrap().decode(Audio::mono(16_000)).log_mel(LogMel::any_length(80));
+    let builder =
+        Pipeline::open(folder.path()).unwrap().decode(Audio::mono(16_000)).log_mel(LogMel::any_length(80));
     let mut pipeline = builder.batch(Batch::of(1)).build().unwrap();
     let batch = pipeline.epoch(0).next().unwrap().unwrap();
     assert_eq!(batch.get(field::FEATURES).unwrap().shape, [1, 80, 200]);

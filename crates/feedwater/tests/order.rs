@@ -20,9 +20,12 @@ fn ways() -> Vec<(&'static str, fn() -> Batch)> {
 fn text_file(folder: &Path) -> Builder {
     let file = folder.join("text.jsonl");
     if !file.exists() {
-        let line = |number: usize| format!("{{\"text\": \"{}\"}}\n", format!("document {number} says ").repeat(number % 9 + 1));
+        let line = |number: usize| {
+            format!("{{\"text\": \"{}\"}}\n", format!("document {number} says ").repeat(number % 9 + 1))
+        };
         // Two documents are damaged: they leave no hole in the blocks.
-        let line = |number: usize| if number % 100 == 33 { "{\"text\": 7}\n".to_owned() } else { line(number) };
+        let line =
+            |number: usize| if number % 100 == 33 { "{\"text\": 7}\n".to_owned() } else { line(number) };
         std::fs::write(&file, (0..200).map(line).collect::<String>()).unwrap();
     }
     let quarantine = feedwater::Policy::skip_up_to(0.02).quarantine(folder.join("quarantine.jsonl"));
@@ -52,7 +55,10 @@ fn the_stream_is_the_same_for_any_number_of_threads() {
 fn packed_blocks_are_the_same_for_any_number_of_threads() {
     let folder = tempfile::tempdir().unwrap();
     let run = |threads: usize| {
-        digests(&mut text_file(folder.path()).batch(Batch::packed(64, 4)).threads(threads).build().unwrap(), 0)
+        digests(
+            &mut text_file(folder.path()).batch(Batch::packed(64, 4)).threads(threads).build().unwrap(),
+            0,
+        )
     };
     let one = run(1);
     assert!(one.len() > 10);
@@ -121,7 +127,12 @@ fn rows(batch: &ReadyBatch) -> Rows {
 }
 
 /// What all ranks together got, step by step, from a state on.
-fn joined(build: &dyn Fn(usize, usize) -> Pipeline, world: usize, from: Option<&State>, steps: usize) -> (Vec<Rows>, State) {
+fn joined(
+    build: &dyn Fn(usize, usize) -> Pipeline,
+    world: usize,
+    from: Option<&State>,
+    steps: usize,
+) -> (Vec<Rows>, State) {
     let mut together: Vec<Rows> = Vec::new();
     let mut last = None;
     for rank in 0..world {
@@ -208,7 +219,9 @@ fn a_state_of_another_run_is_refused() {
     epoch.next().unwrap().unwrap();
     let state = epoch.state();
     let refused = |builder: Builder| {
-        let Err(Error::State { what, hint }) = builder.build().unwrap().restore(&state) else { panic!("it was taken") };
+        let Err(Error::State { what, hint }) = builder.build().unwrap().restore(&state) else {
+            panic!("it was taken")
+        };
         assert!(hint.is_some());
         what
     };
@@ -216,7 +229,8 @@ fn a_state_of_another_run_is_refused() {
     insta::assert_snapshot!(refused(build().batch(Batch::of(5))), @"a step had 4 in all ranks together, and here it has 5");
     insta::assert_snapshot!(refused(build().gain(feedwater::Gain::db(0.0..=1.0))), @"the pipeline's stages or settings are not the ones that the run began with");
     let more = folder.path().join("metadata.jsonl");
-    let text = std::fs::read_to_string(&more).unwrap() + "{\"file_name\": \"clip0000.wav\", \"text\": \"again\"}\n";
+    let text =
+        std::fs::read_to_string(&more).unwrap() + "{\"file_name\": \"clip0000.wav\", \"text\": \"again\"}\n";
     std::fs::write(more, text).unwrap();
     insta::assert_snapshot!(refused(build()), @"the dataset is not the one that the run began with: samples were added, removed or renamed");
     assert!(State::from_json("{}").is_err());

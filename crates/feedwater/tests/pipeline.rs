@@ -16,7 +16,8 @@ use std::{
 
 use common::{audio_folder, clip, digests, everything, wav};
 use feedwater::{
-    Audio, Batch, Builder, Chunk, DType, Error, Fault, LogMel, Npy, Pad, Pipeline, Policy, WithoutTimes, field,
+    Audio, Batch, Builder, Chunk, DType, Error, Fault, LogMel, Npy, Pad, Pipeline, Policy, WithoutTimes,
+    field,
 };
 
 fn lines(file: &Path) -> Vec<serde_json::Value> {
@@ -31,7 +32,11 @@ fn a_bad_sample_leaves_a_hole_and_is_written_down_once() {
     for epoch in 0..2 {
         let batches: Vec<_> = pipeline.epoch(epoch).map(Result::unwrap).collect();
         let sizes: Vec<usize> = batches.iter().map(feedwater::ReadyBatch::rows).collect();
-        assert_eq!(sizes, [10, 10, 10, 10, 10, 9, 10, 10, 10, 10], "the hole does not shift what comes after it");
+        assert_eq!(
+            sizes,
+            [10, 10, 10, 10, 10, 9, 10, 10, 10, 10],
+            "the hole does not shift what comes after it"
+        );
         assert_eq!(batches[6].keys[0], "clip0060.wav");
     }
     let written = lines(&folder.path().join("quarantine.jsonl"));
@@ -71,11 +76,14 @@ fn the_ceiling_and_the_fail_policy_stop_the_run() {
     audio_folder(folder.path(), 300);
     let quarantine = folder.path().join("q.jsonl");
     let run = |policy: Policy| -> Result<usize, Error> {
-        let mut pipeline = everything(folder.path(), Batch::of(10)).policy(policy.quarantine(&quarantine)).build().unwrap();
+        let mut pipeline =
+            everything(folder.path(), Batch::of(10)).policy(policy.quarantine(&quarantine)).build().unwrap();
         pipeline.epoch(0).try_fold(0, |sum, batch| batch.map(|batch| sum + batch.rows()))
     };
     assert_eq!(run(Policy::skip()).unwrap(), 297, "three of 300 are not more than 1 %");
-    let Err(Error::TooManyBad { bad, allowed, .. }) = run(Policy::skip_up_to(0.005)) else { panic!("it went on") };
+    let Err(Error::TooManyBad { bad, allowed, .. }) = run(Policy::skip_up_to(0.005)) else {
+        panic!("it went on")
+    };
     assert_eq!((bad, allowed), (3, 2));
     let Err(Error::Sample { key, stage, .. }) = run(Policy::fail()) else { panic!("it went on") };
     assert!(key.ends_with("50.wav"));
@@ -97,7 +105,10 @@ fn a_panic_in_a_stage_is_that_samples_error() {
         .unwrap();
     assert_eq!(pipeline.epoch(0).map(|batch| batch.unwrap().rows()).sum::<usize>(), 39);
     let written = lines(&quarantine);
-    assert_eq!((&written[0]["stage"], &written[0]["reason"]), (&"careless".into(), &"panicked: no sevens".into()));
+    assert_eq!(
+        (&written[0]["stage"], &written[0]["reason"]),
+        (&"careless".into(), &"panicked: no sevens".into())
+    );
 }
 
 #[test]
@@ -117,7 +128,9 @@ fn a_stage_that_hangs_is_named() {
         .threads(2)
         .build()
         .unwrap();
-    let Some(Err(Error::Stuck { stage, key, .. })) = pipeline.epoch(0).find(Result::is_err) else { panic!("not seen") };
+    let Some(Err(Error::Stuck { stage, key, .. })) = pipeline.epoch(0).find(Result::is_err) else {
+        panic!("not seen")
+    };
     assert_eq!((stage, key.as_str()), ("tarry", "clip0003.wav"));
     drop(release);
 }
@@ -182,6 +195,43 @@ fn the_next_epoch_is_under_way_before_this_one_ends() {
 }
 
 #[test]
+fn what_is_in_flight_keeps_to_the_byte_budget() {
+    let folder = tempfile::tempdir().unwrap();
+    audio_folder(folder.path(), 100);
+    let made = Arc::new(AtomicUsize::new(0));
+    let count = made.clone();
+    let mut pipeline = everything(folder.path(), Batch::of(5))
+        .map("count", move |_, _| {
+            count.fetch_add(1, Ordering::SeqCst);
+            Ok(())
+        })
+        .prefetch(8)
+        .budget_bytes(1)
+        .threads(4)
+        .build()
+        .unwrap();
+    for (taken, batch) in pipeline.epoch(0).enumerate() {
+        batch.unwrap();
+        // One batch is always made; with nothing to spare, no more than one.
+        assert!(made.load(Ordering::SeqCst) <= (taken + 2) * 5);
+    }
+}
+
+#[test]
+fn a_mask_covers_the_axis_that_is_padded() {
+    let folder = tempfile::tempdir().unwrap();
+    audio_folder(folder.path(), 6);
+    let builder = Pipeline::open(folder.path()).unwrap().decode(Audio::mono(16_000));
+    let mut pipeline = builder.log_mel(LogMel::any_length(80)).batch(Batch::of(6).mask()).build().unwrap();
+    let batch = pipeline.epoch(0).next().unwrap().unwrap();
+    let (features, mask) = (batch.get(field::FEATURES).unwrap(), batch.get(field::ATTENTION_MASK).unwrap());
+    assert_eq!(mask.shape, [6, features.shape[2]]);
+    for (row, length) in mask.as_i64().unwrap().chunks(mask.shape[1]).zip(&features.lengths) {
+        assert_eq!(row.iter().sum::<i64>(), *length as i64);
+    }
+}
+
+#[test]
 fn waits_have_names_and_stages_have_figures() {
     let folder = tempfile::tempdir().unwrap();
     audio_folder(folder.path(), 60);
@@ -199,7 +249,18 @@ fn waits_have_names_and_stages_have_figures() {
     let names: Vec<&str> = report.stages.iter().map(|stage| stage.name).collect();
     assert_eq!(
         names,
-        ["source", "read", "decode", "resample", "noise", "log_mel", "spec_augment", "tokenize", "dawdle", "batch"]
+        [
+            "source",
+            "read",
+            "decode",
+            "resample",
+            "noise",
+            "log_mel",
+            "spec_augment",
+            "tokenize",
+            "dawdle",
+            "batch"
+        ]
     );
     let worst = report.worst_wait().unwrap();
     assert_eq!((worst.key.as_str(), worst.stage), ("clip0005.wav", "dawdle"));
@@ -212,7 +273,8 @@ fn waits_have_names_and_stages_have_figures() {
 
 fn npy(shape: &[usize], value: f32) -> Vec<u8> {
     let shape_text: Vec<String> = shape.iter().map(ToString::to_string).collect();
-    let mut header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({},), }}", shape_text.join(", "));
+    let mut header =
+        format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({},), }}", shape_text.join(", "));
     while (10 + header.len() + 1) % 64 != 0 {
         header.push(' ');
     }
@@ -229,16 +291,22 @@ fn arrays_are_padded_and_labelled_by_their_folders() {
     let folder = tempfile::tempdir().unwrap();
     for (class, length) in [("cat", 3), ("dog", 5), ("dog", 2), ("emu", 4)] {
         fs::create_dir_all(folder.path().join(class)).unwrap();
-        fs::write(folder.path().join(class).join(format!("{length}.npy")), npy(&[length, 2], length as f32)).unwrap();
+        fs::write(folder.path().join(class).join(format!("{length}.npy")), npy(&[length, 2], length as f32))
+            .unwrap();
     }
-    let build = |batch| Pipeline::open(folder.path()).unwrap().decode(Npy).batch(batch).shuffle(false).build().unwrap();
+    let build = |batch| {
+        Pipeline::open(folder.path()).unwrap().decode(Npy).batch(batch).shuffle(false).build().unwrap()
+    };
     let mut pipeline = build(Batch::of(4).mask());
     assert_eq!(pipeline.classes(), ["cat", "dog", "emu"]);
     let batch = pipeline.epoch(0).next().unwrap().unwrap();
     assert_eq!(batch.keys, ["cat/3.npy", "dog/2.npy", "dog/5.npy", "emu/4.npy"]);
     assert_eq!(batch.get(field::LABELS).unwrap().as_i64().unwrap(), [0, 1, 1, 2]);
     let features = batch.get(field::FEATURES).unwrap();
-    assert_eq!((features.shape.as_slice(), features.lengths.as_slice()), ([4, 5, 2].as_slice(), [3, 2, 5, 4].as_slice()));
+    assert_eq!(
+        (features.shape.as_slice(), features.lengths.as_slice()),
+        ([4, 5, 2].as_slice(), [3, 2, 5, 4].as_slice())
+    );
     assert_eq!(features.as_f32().unwrap()[..10], [3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 0.0, 0.0, 0.0, 0.0]);
     let mask = batch.get(field::ATTENTION_MASK).unwrap();
     assert_eq!(mask.as_i64().unwrap()[..10], [1, 1, 1, 0, 0, 1, 1, 0, 0, 0]);
@@ -265,7 +333,8 @@ fn arrays_that_cannot_travel_together_and_ones_too_long_are_bad_samples() {
         .unwrap();
     let batch = pipeline.epoch(0).next().unwrap().unwrap();
     assert_eq!(batch.keys, ["a.npy", "c.npy"]);
-    let reasons: Vec<String> = lines(&quarantine).iter().map(|line| line["reason"].as_str().unwrap().to_owned()).collect();
+    let reasons: Vec<String> =
+        lines(&quarantine).iter().map(|line| line["reason"].as_str().unwrap().to_owned()).collect();
     insta::assert_snapshot!(reasons.join("\n"), @r"
     `input_features` has the shape [3, 5], which cannot be padded to travel with [3, 2]
     `input_features` is 40 long, longer than the largest static shape
@@ -277,7 +346,13 @@ fn long_clips(folder: &Path, times: bool) -> Builder {
     fs::write(folder.join("long.wav"), wav(&clip(1, 70.0), 16_000)).unwrap();
     fs::write(folder.join("short.wav"), wav(&clip(2, 3.0), 16_000)).unwrap();
     let words: Vec<String> = (0..70)
-        .map(|i| format!("{{\"word\": \"w{i}\", \"start\": {}, \"end\": {}}}", f64::from(i) + 0.2, f64::from(i) + 0.9))
+        .map(|i| {
+            format!(
+                "{{\"word\": \"w{i}\", \"start\": {}, \"end\": {}}}",
+                f64::from(i) + 0.2,
+                f64::from(i) + 0.9
+            )
+        })
         .collect();
     let text: Vec<String> = (0..70).map(|i| format!("w{i}")).collect();
     let words = if times { format!(", \"words\": [{}]", words.join(", ")) } else { String::new() };
@@ -308,7 +383,9 @@ fn a_long_clip_becomes_windows_with_the_words_spoken_in_them() {
 #[test]
 fn without_times_cutting_is_refused_and_the_choices_are_named() {
     let folder = tempfile::tempdir().unwrap();
-    let Err(error) = long_clips(folder.path(), false).chunk(Chunk::new()).build() else { panic!("it was cut") };
+    let Err(error) = long_clips(folder.path(), false).chunk(Chunk::new()).build() else {
+        panic!("it was cut")
+    };
     insta::assert_snapshot!(error, @r"
     `long.wav` is 70.0 s long and has to be cut, but nothing says which of its words fall where
     hint: put `words` or `segments` with start and end into the metadata, or choose: `.without_times(WithoutTimes::Drop)` leaves such clips out, `Truncate` keeps their first window, `NoText` keeps all windows without text
@@ -321,7 +398,10 @@ fn without_times_cutting_is_refused_and_the_choices_are_named() {
     };
     assert_eq!(keys(WithoutTimes::Drop), (vec!["short.wav".to_owned()], 48_000, 5));
     let (kept, length, text) = keys(WithoutTimes::Truncate);
-    assert_eq!((kept, length, text > 100), (vec!["long.wav".to_owned(), "short.wav".to_owned()], 480_000, true));
+    assert_eq!(
+        (kept, length, text > 100),
+        (vec!["long.wav".to_owned(), "short.wav".to_owned()], 480_000, true)
+    );
     let (kept, length, text) = keys(WithoutTimes::NoText);
     assert_eq!((kept.len(), length, text), (4, 480_000, 0));
 }
@@ -329,7 +409,8 @@ fn without_times_cutting_is_refused_and_the_choices_are_named() {
 #[test]
 fn windows_may_overlap() {
     let folder = tempfile::tempdir().unwrap();
-    let mut pipeline = long_clips(folder.path(), true).chunk(Chunk::seconds(30.0).overlap(5.0)).build().unwrap();
+    let mut pipeline =
+        long_clips(folder.path(), true).chunk(Chunk::seconds(30.0).overlap(5.0)).build().unwrap();
     let batch = pipeline.epoch(0).next().unwrap().unwrap();
     assert_eq!(batch.keys, ["long.wav@0.00", "long.wav@25.00", "long.wav@50.00", "short.wav"]);
     assert!(batch.texts[0].1[1].starts_with("w25 "));
@@ -340,7 +421,9 @@ fn wrong_settings_are_errors_before_anything_runs() {
     let folder = tempfile::tempdir().unwrap();
     audio_folder(folder.path(), 4);
     let message = |change: fn(Builder) -> Builder| {
-        let Err(error) = change(Pipeline::open(folder.path()).unwrap()).build() else { panic!("it was built") };
+        let Err(error) = change(Pipeline::open(folder.path()).unwrap()).build() else {
+            panic!("it was built")
+        };
         error.to_string()
     };
     let all = [
@@ -387,6 +470,8 @@ fn a_forgotten_decode_says_so() {
     let folder = tempfile::tempdir().unwrap();
     audio_folder(folder.path(), 4);
     let mut pipeline = Pipeline::open(folder.path()).unwrap().policy(Policy::fail()).build().unwrap();
-    let Some(Err(Error::Sample { fault: Fault { reason, .. }, .. })) = pipeline.epoch(0).next() else { panic!() };
+    let Some(Err(Error::Sample { fault: Fault { reason, .. }, .. })) = pipeline.epoch(0).next() else {
+        panic!()
+    };
     assert!(reason.contains("add `.decode(…)`"), "{reason}");
 }

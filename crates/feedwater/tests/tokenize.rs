@@ -21,9 +21,12 @@ fn ids_are_those_of_the_reference() {
     let expected: Value = serde_json::from_slice(&fs::read(fixture("expected.json")).unwrap()).unwrap();
     for name in ["gpt2", "prefix", "wordpiece"] {
         let tokenizer = tokenizer(name);
-        for (text, ids) in expected["texts"].as_array().unwrap().iter().zip(expected[name].as_array().unwrap()) {
+        for (text, ids) in
+            expected["texts"].as_array().unwrap().iter().zip(expected[name].as_array().unwrap())
+        {
             let text = text.as_str().unwrap();
-            let ids: Vec<u32> = ids.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect();
+            let ids: Vec<u32> =
+                ids.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect();
             assert_eq!(tokenizer.encode(text).unwrap(), ids, "{name}: {text:?}");
         }
     }
@@ -47,7 +50,10 @@ fn every_character_is_of_the_class_that_the_library_says() {
     let ours = tokenizer("gpt2");
     // Between a letter and a digit, each character shows by where the words break what it is taken for.
     for start in (0..0x0011_0000_u32).step_by(64) {
-        let text: String = (start..start + 64).filter_map(char::from_u32).flat_map(|c| ['a', c, '1', c, ' ', c, '\n']).collect();
+        let text: String = (start..start + 64)
+            .filter_map(char::from_u32)
+            .flat_map(|c| ['a', c, '1', c, ' ', c, '\n'])
+            .collect();
         if !text.is_empty() {
             let encoding = reference.encode_fast(text.as_str(), false).unwrap();
             assert_eq!(ours.encode(&text).unwrap(), encoding.get_ids(), "from U+{start:04X}");

@@ -56,17 +56,28 @@ impl Collate {
     ///
     /// # Safety
     /// Each row is placed by one thread only.
-    pub(crate) unsafe fn place(&self, filling: &Filling, row: usize, sample: &mut Sample) -> Result<(), Fault> {
+    pub(crate) unsafe fn place(
+        &self,
+        filling: &Filling,
+        row: usize,
+        sample: &mut Sample,
+    ) -> Result<(), Fault> {
         for (fixed, memory) in &filling.fixed {
             let Some(Value::Tensor(tensor)) = sample.get_mut(fixed.name) else {
                 return Err(Fault::new(format!("the sample has no `{}`", fixed.name)));
             };
             let fits = tensor.shape.len() == fixed.shape.len()
-                && tensor.shape.iter().zip(&fixed.shape).enumerate().all(|(axis, (is, row))| {
-                    is == row || (axis == tensor.pad_axis && is < row)
-                });
+                && tensor
+                    .shape
+                    .iter()
+                    .zip(&fixed.shape)
+                    .enumerate()
+                    .all(|(axis, (is, row))| is == row || (axis == tensor.pad_axis && is < row));
             if !fits {
-                return Err(Fault::new(format!("`{}` has the shape {:?}, not {:?}", fixed.name, tensor.shape, fixed.shape)));
+                return Err(Fault::new(format!(
+                    "`{}` has the shape {:?}, not {:?}",
+                    fixed.name, tensor.shape, fixed.shape
+                )));
             }
             let row_bytes = fixed.shape.iter().product::<usize>() * self.batch.dtype.bytes();
             // SAFETY: the caller places each row once; nobody looks at the whole before all rows are placed.
@@ -83,7 +94,9 @@ impl Collate {
             }
             if let Some(length) = padded_length(value) {
                 if self.batch.pad_of(batch_name(name)).length(length).is_none() {
-                    return Err(Fault::new(format!("`{name}` is {length} long, longer than the largest static shape")));
+                    return Err(Fault::new(format!(
+                        "`{name}` is {length} long, longer than the largest static shape"
+                    )));
                 }
             }
         }
@@ -118,9 +131,16 @@ impl Collate {
     }
 
     /// Puts a batch together. `None` stands for a bad sample.
-    pub(crate) fn finish(&self, epoch: u64, step: u64, filling: Filling, rows: Vec<Option<Sample>>) -> ReadyBatch {
+    pub(crate) fn finish(
+        &self,
+        epoch: u64,
+        step: u64,
+        filling: Filling,
+        rows: Vec<Option<Sample>>,
+    ) -> ReadyBatch {
         let holes = self.keeps_holes();
-        let rows: Vec<Option<Sample>> = if holes { rows } else { rows.into_iter().filter(Option::is_some).collect() };
+        let rows: Vec<Option<Sample>> =
+            if holes { rows } else { rows.into_iter().filter(Option::is_some).collect() };
         let valid: Vec<bool> = rows.iter().map(Option::is_some).collect();
         let mut keys = Vec::with_capacity(rows.len());
         let mut columns: Vec<(Cow<'static, str>, Vec<Option<Value>>)> = Vec::new();
@@ -160,12 +180,20 @@ impl Collate {
         batch
     }
 
-    fn fixed_tensor(&self, fixed: &Fixed, mut memory: Memory, valid: &[bool], values: Vec<Option<Value>>) -> BatchTensor {
+    fn fixed_tensor(
+        &self,
+        fixed: &Fixed,
+        mut memory: Memory,
+        valid: &[bool],
+        values: Vec<Option<Value>>,
+    ) -> BatchTensor {
         let row_bytes = fixed.shape.iter().product::<usize>() * self.batch.dtype.bytes();
         let mut lengths = vec![0; valid.len()];
+        let mut axis = fixed.shape.len();
         for (row, value) in values.into_iter().enumerate() {
             if let Some(Value::Tensor(tensor)) = value {
                 lengths[row] = tensor.length();
+                axis = tensor.pad_axis + 1;
             }
         }
         for (row, _) in valid.iter().enumerate().filter(|(_, valid)| !**valid) {
@@ -174,6 +202,7 @@ impl Collate {
         let mut shape = vec![valid.len()];
         shape.extend(&fixed.shape);
         BatchTensor::new(fixed.name.to_owned(), self.batch.dtype, shape, lengths, memory, self.ring.clone())
+            .padded_along(axis)
     }
 
     fn column(&self, name: &str, values: Vec<Option<Value>>, batch: &mut ReadyBatch) {
@@ -220,8 +249,12 @@ impl Collate {
     }
 
     fn tensors(&self, name: &str, rows: Vec<Option<Tensor>>) -> BatchTensor {
-        let (mut row_shape, pad_axis) =
-            rows.iter().flatten().next().map(|tensor| (tensor.shape.clone(), tensor.pad_axis)).unwrap_or_default();
+        let (mut row_shape, pad_axis) = rows
+            .iter()
+            .flatten()
+            .next()
+            .map(|tensor| (tensor.shape.clone(), tensor.pad_axis))
+            .unwrap_or_default();
         let lengths: Vec<usize> = rows.iter().map(|row| row.as_ref().map_or(0, Tensor::length)).collect();
         let least = rows.iter().flatten().map(|tensor| tensor.pad_to).max().unwrap_or(0);
         let longest = lengths.iter().copied().max().unwrap_or(0).max(least);
@@ -245,6 +278,7 @@ impl Collate {
         let mut shape = vec![lengths.len()];
         shape.extend(row_shape);
         BatchTensor::new(name.to_owned(), dtype, shape, lengths, memory, self.ring.clone())
+            .padded_along(pad_axis + 1)
     }
 
     pub(crate) fn tokens(&self, name: &str, rows: &[Vec<u32>], fill: i64) -> BatchTensor {
@@ -260,7 +294,13 @@ impl Collate {
     }
 
     /// A tensor of integers with two axes, a row at a time.
-    pub(crate) fn integers(&self, name: &str, shape: Vec<usize>, lengths: Vec<usize>, mut write: impl FnMut(usize, &mut [i64])) -> BatchTensor {
+    pub(crate) fn integers(
+        &self,
+        name: &str,
+        shape: Vec<usize>,
+        lengths: Vec<usize>,
+        mut write: impl FnMut(usize, &mut [i64]),
+    ) -> BatchTensor {
         let (rows, width) = (shape[0], shape.get(1).copied().unwrap_or(1));
         let mut memory = self.ring.take(rows * width * 8);
         if width > 0 {
@@ -284,16 +324,18 @@ impl Collate {
         for (slot, number) in out.iter_mut().zip(rows) {
             *slot = number.unwrap_or(f64::NAN) as f32;
         }
-        BatchTensor::new(name.to_owned(), DType::F32, vec![rows.len()], vec![1; rows.len()], memory, self.ring.clone())
+        BatchTensor::new(
+            name.to_owned(),
+            DType::F32,
+            vec![rows.len()],
+            vec![1; rows.len()],
+            memory,
+            self.ring.clone(),
+        )
     }
 
     fn mask_of(&self, tensor: &BatchTensor) -> BatchTensor {
-        // Time is the last axis of log-mel, the second of everything else.
-        let width = match tensor.shape.as_slice() {
-            [_, _, last] if self.fixed.iter().any(|fixed| fixed.name == tensor.name) => *last,
-            [_, second, ..] => *second,
-            _ => 1,
-        };
+        let width = tensor.shape.get(tensor.padded_axis).copied().unwrap_or(1);
         let lengths = tensor.lengths.clone();
         self.integers(field::ATTENTION_MASK, vec![lengths.len(), width], lengths.clone(), |row, out| {
             let length = lengths[row].min(width);

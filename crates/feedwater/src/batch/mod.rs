@@ -136,7 +136,10 @@ impl Batch {
             match pad {
                 Pad::Multiple(0) => return none("padding to a multiple of 0", "`Pad::Multiple(8)`"),
                 Pad::Shapes(shapes) if shapes.is_empty() || !shapes.is_sorted() || shapes[0] == 0 => {
-                    return none("static shapes must be positive and rise", "`Pad::Shapes(vec![128, 256, 448])`");
+                    return none(
+                        "static shapes must be positive and rise",
+                        "`Pad::Shapes(vec![128, 256, 448])`",
+                    );
                 }
                 _ => {}
             }

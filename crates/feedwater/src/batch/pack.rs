@@ -6,11 +6,7 @@
 use std::collections::VecDeque;
 
 use super::{IGNORED_LABEL, collate::Collate};
-use crate::{
-    deliver::ReadyBatch,
-    pipeline::Cursor,
-    sample::field,
-};
+use crate::{deliver::ReadyBatch, pipeline::Cursor, sample::field};
 
 /// Documents that are waiting to be packed.
 pub(crate) struct Packer {
@@ -60,7 +56,14 @@ impl Packer {
     }
 
     /// The next batch: this rank's blocks of it. The last of an epoch may have fewer blocks, and its last block padding.
-    pub(crate) fn pack(&mut self, collate: &Collate, epoch: u64, step: u64, rank: usize, world: usize) -> ReadyBatch {
+    pub(crate) fn pack(
+        &mut self,
+        collate: &Collate,
+        epoch: u64,
+        step: u64,
+        rank: usize,
+        world: usize,
+    ) -> ReadyBatch {
         let total = self.waiting.min(self.length * self.blocks);
         let blocks = total.div_ceil(self.length);
         let mine = (rank..blocks).step_by(world).count();
@@ -105,9 +108,12 @@ impl Packer {
         self.waiting -= total;
         self.drop_empty();
         let shape = vec![mine, self.length];
-        let tensor = |name, from: &dyn Fn(usize, &mut [i64])| collate.integers(name, shape.clone(), lengths.clone(), from);
+        let tensor = |name, from: &dyn Fn(usize, &mut [i64])| {
+            collate.integers(name, shape.clone(), lengths.clone(), from)
+        };
         let length = self.length;
-        let row = |from: &[i64], row: usize, out: &mut [i64]| out.copy_from_slice(&from[row * length..][..length]);
+        let row =
+            |from: &[i64], row: usize, out: &mut [i64]| out.copy_from_slice(&from[row * length..][..length]);
         let tensors = vec![
             tensor(field::DOCUMENTS, &|at, out| row(&documents, at, out)),
             tensor(field::INPUT_IDS, &|at, out| row(&ids, at, out)),

@@ -31,6 +31,9 @@ const PREROLL: u64 = 10;
 /// Frames at the start that may fail: their bits were in frames that were cut off.
 const MAY_FAIL_FIRST: u64 = 4;
 
+/// Frames that a tag may promise and that are not there.
+const MAY_BE_MISSING: u64 = 2;
+
 /// Whether there is an MP3 stream somewhere in the first bytes from `start` on.
 pub(super) fn starts_within(input: &dyn ReadAt, start: u64) -> Result<bool, Fault> {
     let mut buffer = Vec::new();
@@ -162,6 +165,12 @@ impl<'a> Stream<'a> {
             if reached_end {
                 break;
             }
+        }
+        // The tag may have counted itself, and a last frame that is cut off is common; more is a file that was cut off.
+        let promised = tag.frames.map_or(0, u64::from);
+        if !reached_end && index + MAY_BE_MISSING < promised {
+            let reason = format!("the file ends here, {} mp3 frames too early", promised - index);
+            return Err(Fault::at_byte(self.frames.size(), reason));
         }
         // The padding is at the end only if all the frames are there that the tag speaks of, and no others.
         if !reached_end && tag.frames.map(u64::from) == Some(index) {

@@ -119,6 +119,11 @@ impl<'a> Frames<'a> {
         Ok(&self.buffer[start.min(self.buffer.len())..(start + len).min(self.buffer.len())])
     }
 
+    /// How many bytes there are to find frames in.
+    pub(super) fn size(&self) -> u64 {
+        self.size
+    }
+
     /// The bytes of a frame.
     pub(super) fn bytes_of(&mut self, frame: Frame) -> Result<&[u8], Fault> {
         self.window(frame.at, frame.bytes)

@@ -54,7 +54,10 @@ impl From<Npy> for Decode {
 }
 
 /// Runs `use_it` on the bytes of some media, wherever they are.
-pub(crate) fn with_bytes<T>(media: &Media, use_it: impl FnOnce(&dyn ReadAt) -> Result<T, Fault>) -> Result<T, Fault> {
+pub(crate) fn with_bytes<T>(
+    media: &Media,
+    use_it: impl FnOnce(&dyn ReadAt) -> Result<T, Fault>,
+) -> Result<T, Fault> {
     let name = |fault: Fault, path: &Path| fault.in_file(path);
     match &media.place {
         MediaPlace::File => {
@@ -63,7 +66,11 @@ pub(crate) fn with_bytes<T>(media: &Media, use_it: impl FnOnce(&dyn ReadAt) -> R
         }
         MediaPlace::Range { file, offset, length, member } => {
             use_it(&Section::new(&**file, *offset, *length)).map_err(|fault| {
-                let reason = if let Place::Byte(byte) = fault.place { format!("{} (byte {byte} of it)", fault.reason) } else { fault.reason };
+                let reason = if let Place::Byte(byte) = fault.place {
+                    format!("{} (byte {byte} of it)", fault.reason)
+                } else {
+                    fault.reason
+                };
                 Fault { path: Some(media.path.to_path_buf()), place: Place::Member(member.clone()), reason }
             })
         }
@@ -112,7 +119,9 @@ impl DecodeStage {
         self.bytes.give(bytes);
         decoded?;
         if shape.is_empty() {
-            return Err(Fault::new("the array is a single number, without an axis to pad").in_file(&*media.path));
+            return Err(
+                Fault::new("the array is a single number, without an axis to pad").in_file(&*media.path)
+            );
         }
         Ok(Tensor::new(data, shape))
     }
@@ -134,7 +143,9 @@ impl Stage for DecodeStage {
         };
         let media = match sample.take(name) {
             Some(Value::Media(media)) => media,
-            Some(other) => return Err(Fault::new(format!("`{name}` is {}, there is nothing to decode", other.kind()))),
+            Some(other) => {
+                return Err(Fault::new(format!("`{name}` is {}, there is nothing to decode", other.kind())));
+            }
             None => return Err(Fault::new(format!("the sample has no `{name}` to decode"))),
         };
         match self.decode {

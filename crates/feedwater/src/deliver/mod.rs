@@ -51,7 +51,8 @@ impl Drop for Allocation {
 impl Memory {
     /// New memory, zeroed: by the system, page by page as it is touched, not by us beforehand.
     pub fn new(bytes: usize) -> Self {
-        let layout = Layout::from_size_align(bytes.max(1), ALIGNMENT).unwrap_or_else(|_| panic!("{bytes} bytes"));
+        let layout =
+            Layout::from_size_align(bytes.max(1), ALIGNMENT).unwrap_or_else(|_| panic!("{bytes} bytes"));
         // SAFETY: the layout's size is not 0.
         let start = NonNull::new(unsafe { alloc::alloc_zeroed(layout) });
         let start = start.unwrap_or_else(|| alloc::handle_alloc_error(layout));
@@ -98,7 +99,10 @@ impl Memory {
     ///
     /// # Safety
     /// No other reference to this row, and none to the whole, may exist while the returned one does.
-    #[expect(clippy::mut_from_ref, reason = "rows do not overlap; the caller answers for each being taken once")]
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "rows do not overlap; the caller answers for each being taken once"
+    )]
     pub(crate) unsafe fn row(&self, row: usize, row_bytes: usize) -> &mut [u8] {
         assert!((row + 1) * row_bytes <= self.bytes, "row {row} of {row_bytes} bytes lies beyond the buffer");
         // SAFETY: the row lies within the memory (asserted), which `_owner` keeps alive; the caller promises that
@@ -132,7 +136,10 @@ impl Ring {
     pub(crate) fn take(&self, bytes: usize) -> Memory {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         // The smallest that fits, unless it would waste more than it holds.
-        let fitting = idle.iter().enumerate().filter(|(_, memory)| memory.len() >= bytes && memory.len() / 4 <= bytes.max(4096));
+        let fitting = idle
+            .iter()
+            .enumerate()
+            .filter(|(_, memory)| memory.len() >= bytes && memory.len() / 4 <= bytes.max(4096));
         if let Some(at) = fitting.min_by_key(|(_, memory)| memory.len()).map(|(at, _)| at) {
             return idle.swap_remove(at);
         }
@@ -196,14 +203,29 @@ pub struct BatchTensor {
     pub shape: Vec<usize>,
     /// How long each row was before it was padded.
     pub lengths: Vec<usize>,
+    /// The axis that was padded.
+    pub padded_axis: usize,
     memory: Option<Memory>,
     ring: Arc<Ring>,
 }
 
 impl BatchTensor {
-    pub(crate) fn new(name: String, dtype: DType, shape: Vec<usize>, lengths: Vec<usize>, memory: Memory, ring: Arc<Ring>) -> Self {
+    pub(crate) fn new(
+        name: String,
+        dtype: DType,
+        shape: Vec<usize>,
+        lengths: Vec<usize>,
+        memory: Memory,
+        ring: Arc<Ring>,
+    ) -> Self {
         debug_assert!(memory.len() >= shape.iter().product::<usize>() * dtype.bytes());
-        Self { name, dtype, shape, lengths, memory: Some(memory), ring }
+        Self { name, dtype, shape, lengths, padded_axis: 1, memory: Some(memory), ring }
+    }
+
+    /// The same, padded along another axis than the first after the rows.
+    pub(crate) fn padded_along(mut self, axis: usize) -> Self {
+        self.padded_axis = axis;
+        self
     }
 
     /// The bytes of all numbers.

@@ -188,7 +188,9 @@ impl Builder {
 
     /// Text to token ids.
     pub fn tokenize(mut self, tokenize: Tokenize) -> Self {
-        let default = if self.source.kind().may_have_audio() && !self.steps.is_empty() { field::LABELS } else { field::INPUT_IDS };
+        // Beside sound or features, text is what the model is to say; alone, it is what the model reads.
+        let decodes = self.steps.iter().any(|stage| stage.name() == "decode");
+        let default = if decodes { field::LABELS } else { field::INPUT_IDS };
         let tokenize = Arc::new(tokenize.settle(default));
         self.steps.push(tokenize.clone());
         self.tokenizer = Some(tokenize);
@@ -236,7 +238,8 @@ impl Builder {
     /// How many batches are made ahead. Default: 3.
     pub fn prefetch(mut self, batches: usize) -> Self {
         if batches == 0 {
-            return self.wrong(Error::config_hint("a prefetch of 0 batches", "1 is the least: `.prefetch(1)`"));
+            return self
+                .wrong(Error::config_hint("a prefetch of 0 batches", "1 is the least: `.prefetch(1)`"));
         }
         self.prefetch = batches;
         self
@@ -306,12 +309,16 @@ impl Builder {
             return Err(Error::config("the dataset is empty"));
         }
         let world = self.world as u64;
-        let measure = || measure(source.clone(), self.tokenizer.clone(), self.log_mel.as_ref().and_then(LogMel::frames));
+        let measure = || {
+            measure(source.clone(), self.tokenizer.clone(), self.log_mel.as_ref().and_then(LogMel::frames))
+        };
         let (grouping, packed, global_batch) = match (self.batch.size, self.batch.bucket_window) {
             (Size::Count(count), None) => (Grouping::Count(count * world), None, count * world),
-            (Size::Count(count), Some(window_steps)) => {
-                (Grouping::Buckets { count: count * world, window_steps, measure: measure() }, None, count * world)
-            }
+            (Size::Count(count), Some(window_steps)) => (
+                Grouping::Buckets { count: count * world, window_steps, measure: measure() },
+                None,
+                count * world,
+            ),
             (Size::Budget(budget, _), _) => {
                 let window = BUDGET_WINDOW;
                 (Grouping::Budget { budget, world, window, measure: measure() }, None, budget * world)
@@ -339,7 +346,10 @@ impl Builder {
         let state = State {
             version: state::VERSION,
             fingerprint: format!("{fingerprint:032x}"),
-            pipeline: format!("{:016x}", xxh3_64(describe(&self.steps, &self.batch, self.shuffle).as_bytes())),
+            pipeline: format!(
+                "{:016x}",
+                xxh3_64(describe(&self.steps, &self.batch, self.shuffle).as_bytes())
+            ),
             seed: self.seed,
             epoch: 0,
             at: Cursor::default(),
@@ -418,7 +428,10 @@ fn describe(stages: &[Arc<dyn Stage>], batch: &Batch, shuffle: bool) -> String {
     // The size is compared by itself, over all ranks together.
     let Batch { bucket_window, pad, pad_fields, dtype, drop_last, mask, size } = batch;
     let kind = std::mem::discriminant(size);
-    let _ = writeln!(text, "{kind:?} {bucket_window:?} {pad:?} {pad_fields:?} {dtype:?} {drop_last} {mask} {shuffle}");
+    let _ = writeln!(
+        text,
+        "{kind:?} {bucket_window:?} {pad:?} {pad_fields:?} {dtype:?} {drop_last} {mask} {shuffle}"
+    );
     text
 }
 
@@ -462,13 +475,16 @@ fn measure(source: Arc<dyn Source>, tokenizer: Option<Arc<Tokenize>>, most_frame
                 let frames = (seconds * LogMel::FRAMES_PER_SECOND).ceil() as u64;
                 most_frames.map_or(frames, |most| frames.min(most as u64))
             }
-            (_, Some(Value::Media(media))) => {
-                decode::with_bytes(media, npy_shape).ok().and_then(|shape| shape.first().copied()).unwrap_or(0) as u64
-            }
+            (_, Some(Value::Media(media))) => decode::with_bytes(media, npy_shape)
+                .ok()
+                .and_then(|shape| shape.first().copied())
+                .unwrap_or(0) as u64,
             _ => {
                 let text = sample.text().unwrap_or_default();
-                tokenizer.as_ref().and_then(|tokenizer| tokenizer.encode(text).ok()).map_or(text.len(), |ids| ids.len())
-                    as u64
+                tokenizer
+                    .as_ref()
+                    .and_then(|tokenizer| tokenizer.encode(text).ok())
+                    .map_or(text.len(), |ids| ids.len()) as u64
             }
         }
     })

@@ -245,7 +245,9 @@ impl Shared {
                 let slowest = self.sample(&unit, row, (desk, meter), &mut context);
                 desk.since.store(0, Ordering::Relaxed);
                 if unit.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+                    let began = Instant::now();
                     let finished = self.finish(&unit, row, slowest);
+                    meter.add_time(flow.names.len() - 1, began.elapsed());
                     self.hand_over(unit.number, finished);
                     break;
                 }
@@ -263,7 +265,8 @@ impl Shared {
             if self.stop.load(Ordering::Relaxed) {
                 return None;
             }
-            if let Some(entry) = queue.entries.iter_mut().find(|entry| entry.claimed < entry.unit.order.len()) {
+            if let Some(entry) = queue.entries.iter_mut().find(|entry| entry.claimed < entry.unit.order.len())
+            {
                 let left = entry.unit.order.len() - entry.claimed;
                 let worth = (RUN_NANOS / self.sample_nanos.load(Ordering::Relaxed).max(1)).max(1) as usize;
                 // Not more than a fair share of what is left, or the last run keeps everybody waiting.
@@ -298,7 +301,8 @@ impl Shared {
     fn has_room(&self, queue: &Queue) -> bool {
         let under_way = queue.entries.iter().filter(|entry| entry.finished.is_none()).count();
         let bytes = queue.ready_bytes + (under_way + 1) * queue.unit_bytes;
-        queue.entries.is_empty() || (queue.entries.len() < self.flow.prefetch && bytes <= self.flow.budget_bytes)
+        queue.entries.is_empty()
+            || (queue.entries.len() < self.flow.prefetch && bytes <= self.flow.budget_bytes)
     }
 
     /// Plans the next step. Only one worker does at a time.
@@ -359,10 +363,17 @@ impl Shared {
     }
 
     /// Carries a sample through all stages and into its row. Returns the stage that it spent the most time in.
-    fn sample(&self, unit: &Unit, row: usize, (desk, meter): (&Desk, &Meter), context: &mut Context) -> usize {
+    fn sample(
+        &self,
+        unit: &Unit,
+        row: usize,
+        (desk, meter): (&Desk, &Meter),
+        context: &mut Context,
+    ) -> usize {
         let flow = &*self.flow;
         let index = unit.samples[row];
-        let mut clock = Clock { shared: self, desk, meter, last: Instant::now(), slowest: (0, Duration::ZERO) };
+        let mut clock =
+            Clock { shared: self, desk, meter, last: Instant::now(), slowest: (0, Duration::ZERO) };
         clock.enter(0);
         let outcome = catch_unwind(AssertUnwindSafe(|| self.stages(unit, row, index, context, &mut clock)));
         let result = outcome.unwrap_or_else(|panic| {
@@ -382,7 +393,14 @@ impl Shared {
         slowest
     }
 
-    fn stages(&self, unit: &Unit, row: usize, index: u64, context: &mut Context, clock: &mut Clock) -> Result<Sample, Fault> {
+    fn stages(
+        &self,
+        unit: &Unit,
+        row: usize,
+        index: u64,
+        context: &mut Context,
+        clock: &mut Clock,
+    ) -> Result<Sample, Fault> {
         let flow = &*self.flow;
         let mut sample = flow.source.sample(index)?;
         clock.leave(0, context, sample.bytes());
@@ -472,7 +490,8 @@ impl Shared {
             let here = since > 0 && desk.unit.load(Ordering::Relaxed) == unit.number && elapsed > limit;
             here.then(|| {
                 let row = desk.row.load(Ordering::Relaxed);
-                let key = unit.samples.get(row).map_or_else(String::new, |index| self.flow.source.key(*index));
+                let key =
+                    unit.samples.get(row).map_or_else(String::new, |index| self.flow.source.key(*index));
                 let stage = self.flow.names[desk.stage.load(Ordering::Relaxed) as usize];
                 Error::Stuck { stage, key, elapsed, limit }
             })

@@ -33,7 +33,14 @@ pub struct Pipeline {
 impl Pipeline {
     pub(crate) fn new(flow: Flow, state: State) -> Self {
         let quarantine = Quarantine::new(flow.policy.clone(), flow.rank, flow.world);
-        Self { flow: Arc::new(flow), engine: None, state, restored: false, quarantine, consumed: Consumed::default() }
+        Self {
+            flow: Arc::new(flow),
+            engine: None,
+            state,
+            restored: false,
+            quarantine,
+            consumed: Consumed::default(),
+        }
     }
 
     /// The batches of an epoch; the rest of it where a state was restored in its midst.
@@ -42,18 +49,17 @@ impl Pipeline {
     /// last of this one are consumed. Dropping an epoch before its end stops all threads.
     pub fn epoch(&mut self, epoch: u64) -> Epoch<'_> {
         let here = self.state.epoch == epoch;
-        let goes_on = here && (self.restored || (self.engine.is_some() && self.state.at == Cursor::default()));
+        let goes_on =
+            here && (self.restored || (self.engine.is_some() && self.state.at == Cursor::default()));
         if !goes_on {
             self.engine = None;
             self.state = State { epoch, at: Cursor::default(), bad: 0, consumed: 0, ..self.state.clone() };
         }
         self.restored = false;
-        let packer = self.flow.packed.map(|(length, blocks)| {
-            Packing {
-                packer: Packer::new(length, blocks as usize, self.state.at.within as usize),
-                next: self.state.at.window,
-                ended: false,
-            }
+        let packer = self.flow.packed.map(|(length, blocks)| Packing {
+            packer: Packer::new(length, blocks as usize, self.state.at.within as usize),
+            next: self.state.at.window,
+            ended: false,
         });
         Epoch { pipeline: self, epoch, packing: packer, done: false }
     }
@@ -128,10 +134,18 @@ impl Pipeline {
         let number = step.as_ref().map_or(0, |step| step.at.step);
         if step.is_some() {
             let wait_nanos = waited.as_nanos() as u64;
-            let (key, stage) = if waited.is_zero() { (String::new(), "") } else { (finished.last.0.clone(), finished.last.1) };
+            let (key, stage) = if waited.is_zero() {
+                (String::new(), "")
+            } else {
+                (finished.last.0.clone(), finished.last.1)
+            };
             self.consumed.wait(Wait { epoch: *epoch, step: number, wait_nanos, key, stage });
         }
-        let mine = self.flow.plan.length.div_ceil(if self.flow.packed.is_some() { 1 } else { self.flow.world as u64 });
+        let mine = self.flow.plan.length.div_ceil(if self.flow.packed.is_some() {
+            1
+        } else {
+            self.flow.world as u64
+        });
         for bad in &finished.bad {
             self.state.bad += 1;
             self.consumed.bad += 1;

@@ -188,7 +188,8 @@ mod tests {
         let starts: Vec<u64> = (0..100).map(|block| block * 50).collect();
         let order = Order::new(5000, true, Some(&starts), [1, 1, 1, 1]);
         for window in (0..5000_u64).collect::<Vec<_>>().chunks(400) {
-            let blocks: std::collections::BTreeSet<u64> = window.iter().map(|at| order.index(*at) / 50).collect();
+            let blocks: std::collections::BTreeSet<u64> =
+                window.iter().map(|at| order.index(*at) / 50).collect();
             assert!(blocks.len() <= BLOCKS_MIXED, "{}", blocks.len());
         }
     }

@@ -44,8 +44,12 @@ impl std::fmt::Debug for Grouping {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Count(count) => write!(f, "{count} a step"),
-            Self::Buckets { count, window_steps, .. } => write!(f, "{count} a step, sorted over {window_steps} steps"),
-            Self::Budget { budget, world, window, .. } => write!(f, "{budget} a rank of {world}, sorted over {window}"),
+            Self::Buckets { count, window_steps, .. } => {
+                write!(f, "{count} a step, sorted over {window_steps} steps")
+            }
+            Self::Budget { budget, world, window, .. } => {
+                write!(f, "{budget} a rank of {world}, sorted over {window}")
+            }
             Self::Runs(count) => write!(f, "runs of {count}"),
         }
     }
@@ -127,7 +131,8 @@ impl EpochPlan {
                 self.finish(at, next, samples, Vec::new(), true)
             }
             Grouping::Buckets { count, window_steps, .. } => {
-                let at = Cursor { step: at.step, window: at.step / window_steps, within: at.step % window_steps };
+                let at =
+                    Cursor { step: at.step, window: at.step / window_steps, within: at.step % window_steps };
                 let planned = self.window(at.window);
                 let (samples, lengths) = planned.get()?.as_ref()?.get(at.within as usize)?.clone();
                 let next = at.step + 1;
@@ -154,14 +159,26 @@ impl EpochPlan {
             Grouping::Budget { .. } => at.window + 1,
             Grouping::Count(_) | Grouping::Runs(_) => return false,
         };
-        let known = self.windows.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|(known, _)| *known == number);
+        let known = self
+            .windows
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+            .any(|(known, _)| *known == number);
         if !known {
             self.window(number);
         }
         !known
     }
 
-    fn finish(&self, at: Cursor, next: Cursor, samples: Vec<u64>, lengths: Vec<u64>, whole: bool) -> Option<Step> {
+    fn finish(
+        &self,
+        at: Cursor,
+        next: Cursor,
+        samples: Vec<u64>,
+        lengths: Vec<u64>,
+        whole: bool,
+    ) -> Option<Step> {
         let kept = !samples.is_empty() && (whole || !self.plan.drop_last);
         kept.then_some(Step { at, next, samples, lengths })
     }
@@ -204,7 +221,10 @@ impl EpochPlan {
         measured.sort_unstable();
         let mut steps = self.cut(&measured);
         // In the order of length, an epoch would run from short to long again and again.
-        let shuffled = Permutation::new(steps.len() as u64, [self.key[0], self.key[1], self.key[2], self.key[3] ^ !number]);
+        let shuffled = Permutation::new(
+            steps.len() as u64,
+            [self.key[0], self.key[1], self.key[2], self.key[3] ^ !number],
+        );
         let mut order: Vec<usize> = (0..steps.len()).collect();
         if self.plan.shuffle {
             order = (0..steps.len() as u64).map(|at| shuffled.apply(at) as usize).collect();
@@ -268,10 +288,17 @@ mod tests {
     fn groupings() -> impl Strategy<Value = Grouping> {
         prop_oneof![
             (1_u64..40).prop_map(Grouping::Count),
-            (1_u64..20, 1_u64..9)
-                .prop_map(|(count, window_steps)| Grouping::Buckets { count, window_steps, measure: lengths() }),
-            (100_u64..900, 1_u64..5, 10_u64..200)
-                .prop_map(|(budget, world, window)| Grouping::Budget { budget, world, window, measure: lengths() }),
+            (1_u64..20, 1_u64..9).prop_map(|(count, window_steps)| Grouping::Buckets {
+                count,
+                window_steps,
+                measure: lengths()
+            }),
+            (100_u64..900, 1_u64..5, 10_u64..200).prop_map(|(budget, world, window)| Grouping::Budget {
+                budget,
+                world,
+                window,
+                measure: lengths()
+            }),
             (1_u64..40).prop_map(Grouping::Runs),
         ]
     }
@@ -307,10 +334,9 @@ mod tests {
     #[test]
     fn the_last_step_is_dropped_only_where_it_is_short() {
         for (length, expected) in [(30, 3), (35, 3), (9, 0)] {
-            for grouping in [
-                Grouping::Count(10),
-                Grouping::Buckets { count: 10, window_steps: 2, measure: lengths() },
-            ] {
+            for grouping in
+                [Grouping::Count(10), Grouping::Buckets { count: 10, window_steps: 2, measure: lengths() }]
+            {
                 let plan = plan(length, grouping, true);
                 assert_eq!(steps(&plan.epoch(0), Cursor::default()).len(), expected);
                 assert_eq!(plan.steps(), Some(expected as u64));
@@ -322,10 +348,13 @@ mod tests {
     fn buckets_hold_samples_of_similar_length() {
         let spread = |grouping| {
             let steps = steps(&plan(2000, grouping, true).epoch(0), Cursor::default());
-            steps.iter().map(|step| {
-                let lengths: Vec<u64> = step.samples.iter().map(|sample| lengths()(*sample)).collect();
-                lengths.iter().max().unwrap() - lengths.iter().min().unwrap()
-            }).sum::<u64>()
+            steps
+                .iter()
+                .map(|step| {
+                    let lengths: Vec<u64> = step.samples.iter().map(|sample| lengths()(*sample)).collect();
+                    lengths.iter().max().unwrap() - lengths.iter().min().unwrap()
+                })
+                .sum::<u64>()
         };
         let buckets = Grouping::Buckets { count: 10, window_steps: 20, measure: lengths() };
         assert!(spread(buckets) * 5 < spread(Grouping::Count(10)));

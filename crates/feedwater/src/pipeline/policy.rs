@@ -103,7 +103,13 @@ impl Quarantine {
     }
 
     /// Takes note of a bad sample, the `bad`-th of this epoch of `epoch_samples`.
-    pub(crate) fn note(&mut self, sample: &BadSample, at: (u64, u64), bad: u64, epoch_samples: u64) -> Result<()> {
+    pub(crate) fn note(
+        &mut self,
+        sample: &BadSample,
+        at: (u64, u64),
+        bad: u64,
+        epoch_samples: u64,
+    ) -> Result<()> {
         let BadSample { key, stage, fault } = sample.clone();
         if !self.policy.skip {
             return Err(Error::Sample { key, stage, fault });
@@ -121,8 +127,18 @@ impl Quarantine {
 
     fn write(&self, sample: &BadSample, (epoch, step): (u64, u64)) -> std::io::Result<()> {
         let BadSample { key, stage, fault } = sample;
-        let mut line =
-            Line { key, epoch, step, stage, file: fault.path.as_deref(), byte: None, line: None, member: None, row: None, reason: &fault.reason };
+        let mut line = Line {
+            key,
+            epoch,
+            step,
+            stage,
+            file: fault.path.as_deref(),
+            byte: None,
+            line: None,
+            member: None,
+            row: None,
+            reason: &fault.reason,
+        };
         match &fault.place {
             Place::Whole => {}
             Place::Byte(byte) => line.byte = Some(*byte),

@@ -107,6 +107,12 @@ impl Meter {
         count.busy_nanos.store(count.busy_nanos.load(Relaxed) + busy.as_nanos() as u64, Relaxed);
     }
 
+    /// Time in a stage that belongs to no one sample.
+    pub(crate) fn add_time(&self, stage: usize, busy: Duration) {
+        let count = &self.counts[stage].busy_nanos;
+        count.store(count.load(Relaxed) + busy.as_nanos() as u64, Relaxed);
+    }
+
     pub(crate) fn stage(&self, name: &str) -> Option<usize> {
         self.names.iter().position(|known| *known == name)
     }

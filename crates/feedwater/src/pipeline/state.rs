@@ -48,8 +48,10 @@ impl State {
 
     /// From JSON.
     pub fn from_json(json: &str) -> Result<Self> {
-        serde_json::from_str(json)
-            .map_err(|error| Error::State { what: format!("it is not a state of this program: {error}"), hint: None })
+        serde_json::from_str(json).map_err(|error| Error::State {
+            what: format!("it is not a state of this program: {error}"),
+            hint: None,
+        })
     }
 
     /// Whether a run that is as `here` says can go on from this.
@@ -63,7 +65,8 @@ impl State {
         }
         if self.fingerprint != here.fingerprint {
             return refuse(
-                "the dataset is not the one that the run began with: samples were added, removed or renamed".to_owned(),
+                "the dataset is not the one that the run began with: samples were added, removed or renamed"
+                    .to_owned(),
                 "put the dataset back as it was, or start a new run",
             );
         }
@@ -81,7 +84,10 @@ impl State {
         }
         if self.global_batch != here.global_batch {
             return refuse(
-                format!("a step had {} in all ranks together, and here it has {}", self.global_batch, here.global_batch),
+                format!(
+                    "a step had {} in all ranks together, and here it has {}",
+                    self.global_batch, here.global_batch
+                ),
                 "on another number of ranks, change the batch of each so that all together stay the same",
             );
         }

@@ -34,12 +34,16 @@ impl Files {
             let base = path.parent().unwrap_or(Path::new(""));
             return Ok(Self::list(base, kind, [name]));
         }
-        let wanted: fn(&Path) -> bool = if kind == Kind::Npy { |file| ending(file) == "npy" } else { is_audio };
+        let wanted: fn(&Path) -> bool =
+            if kind == Kind::Npy { |file| ending(file) == "npy" } else { is_audio };
         let mut found = Vec::new();
         for entry in walkdir::WalkDir::new(path) {
             let entry = entry.map_err(|error| {
                 let at = error.path().unwrap_or(path).to_owned();
-                Error::read(at, error.into_io_error().unwrap_or_else(|| std::io::Error::other("a loop of links")))
+                Error::read(
+                    at,
+                    error.into_io_error().unwrap_or_else(|| std::io::Error::other("a loop of links")),
+                )
             })?;
             if entry.file_type().is_file() && wanted(entry.path()) {
                 let size = entry.metadata().map_or(0, |metadata| metadata.len());
@@ -79,9 +83,8 @@ impl Files {
     fn find_labels(&mut self) -> Result<()> {
         let table = self.base.join("labels.csv");
         let label_names = if table.is_file() {
-            let mut reader = csv::Reader::from_path(&table).map_err(|error| {
-                Error::dataset(&table, Fault::new(error.to_string()))
-            })?;
+            let mut reader = csv::Reader::from_path(&table)
+                .map_err(|error| Error::dataset(&table, Fault::new(error.to_string())))?;
             let mut by_file = HashMap::new();
             for record in reader.records() {
                 let record = record.map_err(|error| {
@@ -92,20 +95,24 @@ impl Files {
                     by_file.insert(file.trim().to_owned(), label.trim().to_owned());
                 }
             }
-            let missing = (0..self.len()).map(|index| self.names.get(index)).find(|name| !by_file.contains_key(*name));
+            let missing =
+                (0..self.len()).map(|index| self.names.get(index)).find(|name| !by_file.contains_key(*name));
             if let Some(name) = missing {
                 return Err(Error::dataset(&table, Fault::new(format!("it has no label for `{name}`"))));
             }
             (0..self.len()).map(|index| by_file[self.names.get(index)].clone()).collect()
         } else {
-            let class = |index| self.names.get(index).rsplit_once('/').map_or("", |(folder, _)| folder).to_owned();
+            let class =
+                |index| self.names.get(index).rsplit_once('/').map_or("", |(folder, _)| folder).to_owned();
             let classes: Vec<String> = (0..self.len()).map(class).collect();
             if classes.iter().all(|class| class.is_empty()) {
                 return Ok(());
             }
             classes
         };
-        if let Some(numbers) = label_names.iter().map(|label| super::row::finite(label)).collect::<Option<Vec<f64>>>() {
+        if let Some(numbers) =
+            label_names.iter().map(|label| super::row::finite(label)).collect::<Option<Vec<f64>>>()
+        {
             self.labels = Some(numbers);
             return Ok(());
         }

@@ -38,7 +38,7 @@ impl Lines {
         let guess = (size / 128).min(1 << 20) as usize + 2;
         let mut scan = Scan { starts: Vec::with_capacity(guess), blank: true, ..Scan::default() };
         let mut hasher = Xxh3::new();
-        let mut block = vec![0; BLOCK_BYTES];
+        let mut block = vec![0; block_bytes(size)];
         let mut offset = 0;
         loop {
             let read = file.read_at(&mut block, offset).map_err(|error| Error::read(path, error))?;
@@ -86,7 +86,8 @@ impl Lines {
     pub fn read(&self, index: u64, into: &mut Vec<u8>) -> Result<(), Fault> {
         let (start, end) = (self.starts[index as usize], self.starts[index as usize + 1]);
         if end - start > MAX_RECORD_BYTES {
-            let reason = format!("a record of {} bytes, longer than the {MAX_RECORD_BYTES} allowed", end - start);
+            let reason =
+                format!("a record of {} bytes, longer than the {MAX_RECORD_BYTES} allowed", end - start);
             return Err(self.fault(index, reason));
         }
         into.resize((end - start) as usize, 0);
@@ -111,12 +112,17 @@ impl Lines {
     }
 }
 
+/// A small file needs no large block.
+fn block_bytes(size: u64) -> usize {
+    size.clamp(4096, BLOCK_BYTES as u64) as usize
+}
+
 /// The line, from 1, of a byte. Counted anew: it is asked only when something is wrong.
 fn line_of(file: &File, at: u64) -> u64 {
-    let mut block = vec![0; BLOCK_BYTES];
+    let mut block = vec![0; block_bytes(at)];
     let (mut line, mut offset) = (1, 0);
     while offset < at {
-        let wanted = BLOCK_BYTES.min((at - offset) as usize);
+        let wanted = block.len().min((at - offset) as usize);
         match file.read_at(&mut block[..wanted], offset) {
             Ok(read) if read > 0 => {
                 line += memchr_iter(b'\n', &block[..read]).count() as u64;

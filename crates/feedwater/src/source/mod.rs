@@ -13,9 +13,9 @@ use crate::{
 
 mod files;
 mod lines;
-mod row;
 mod parquet;
 mod parquet_pages;
+mod row;
 mod sniff;
 mod table;
 mod tar;

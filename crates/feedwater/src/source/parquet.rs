@@ -13,8 +13,8 @@ use std::{
 };
 
 use arrow_array::{
-    Array, BinaryArray, BooleanArray, Float32Array, Float64Array, Int8Array, Int16Array, Int32Array, Int64Array,
-    RecordBatch, StringArray, StructArray, UInt8Array, UInt16Array, UInt32Array, UInt64Array,
+    Array, BinaryArray, BooleanArray, Float32Array, Float64Array, Int8Array, Int16Array, Int32Array,
+    Int64Array, RecordBatch, StringArray, StructArray, UInt8Array, UInt16Array, UInt32Array, UInt64Array,
 };
 use arrow_schema::DataType;
 use parquet::{
@@ -106,7 +106,10 @@ impl Parquet {
             for (number, group) in metadata.metadata().row_groups().iter().enumerate() {
                 rows_left = rows_left.wrapping_sub(group.num_rows());
                 let rows = u64::try_from(group.num_rows()).map_err(|_| {
-                    Error::dataset(&path, Fault::new(format!("row group {number} has a negative number of rows")))
+                    Error::dataset(
+                        &path,
+                        Fault::new(format!("row group {number} has a negative number of rows")),
+                    )
                 })?;
                 hasher.update(&rows.to_le_bytes());
                 hasher.update(&group.total_byte_size().to_le_bytes());
@@ -163,28 +166,42 @@ impl Parquet {
             return Err(Fault::new(format!("row group {number} is said to have {bytes} bytes")));
         }
         isolated(|| {
-            let wanted = [table.columns.media.as_deref(), table.columns.text.as_deref(), table.columns.label()];
+            let wanted =
+                [table.columns.media.as_deref(), table.columns.text.as_deref(), table.columns.label()];
             let schema = table.metadata.parquet_schema();
             let roots = table.metadata.schema().fields().iter().enumerate();
-            let roots = roots.filter(|(_, field)| wanted.contains(&Some(field.name().as_str()))).map(|(at, _)| at);
+            let roots =
+                roots.filter(|(_, field)| wanted.contains(&Some(field.name().as_str()))).map(|(at, _)| at);
             let projection = ProjectionMask::roots(schema, roots);
-            for (leaf, column) in table.metadata.metadata().row_group(number as usize).columns().iter().enumerate() {
+            for (leaf, column) in
+                table.metadata.metadata().row_group(number as usize).columns().iter().enumerate()
+            {
                 if projection.leaf_included(leaf) {
-                    parquet_pages::check(&table.file, column).map_err(|fault| ParquetError::General(fault.reason))?;
+                    parquet_pages::check(&table.file, column)
+                        .map_err(|fault| ParquetError::General(fault.reason))?;
                 }
             }
-            ParquetRecordBatchReaderBuilder::new_with_metadata(table.file.try_clone()?, table.metadata.clone())
-                .with_row_groups(vec![number as usize])
-                // The cells of a column of one batch together must stay below 2 GiB.
-                .with_batch_size(if table.columns.media.is_some() { 64 } else { 1024 })
-                .with_projection(projection)
-                .build()?
-                .collect::<Result<Vec<_>, _>>()
-                .map_err(ParquetError::from)
+            ParquetRecordBatchReaderBuilder::new_with_metadata(
+                table.file.try_clone()?,
+                table.metadata.clone(),
+            )
+            .with_row_groups(vec![number as usize])
+            // The cells of a column of one batch together must stay below 2 GiB.
+            .with_batch_size(if table.columns.media.is_some() { 64 } else { 1024 })
+            .with_projection(projection)
+            .build()?
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(ParquetError::from)
         })
     }
 
-    fn fields(&self, table: &TableFile, batch: &RecordBatch, row: usize, sample: &mut Sample) -> Result<(), String> {
+    fn fields(
+        &self,
+        table: &TableFile,
+        batch: &RecordBatch,
+        row: usize,
+        sample: &mut Sample,
+    ) -> Result<(), String> {
         let column = |name: &Option<String>| batch.column_by_name(name.as_deref()?).cloned();
         if let Some(column) = column(&table.columns.media) {
             let media = audio_cell(&*column, row)?;
@@ -218,7 +235,8 @@ fn columns(path: &Path, metadata: &ArrowReaderMetadata) -> Result<Columns> {
     };
     let names: Vec<&str> = fields.iter().map(|field| field.name().as_str()).collect();
     // A file's name may stand beside the sound. Only `audio` can be nothing else.
-    let usable = |name: &&str| *name == "audio" || !MEDIA_COLUMNS.contains(name) || kind(name).is_some_and(is_sound);
+    let usable =
+        |name: &&str| *name == "audio" || !MEDIA_COLUMNS.contains(name) || kind(name).is_some_and(is_sound);
     let columns = Columns::among(&names.iter().copied().filter(usable).collect::<Vec<_>>());
     if columns.media.is_none() && columns.text.is_none() {
         return Err(Error::config_hint(
@@ -231,7 +249,9 @@ fn columns(path: &Path, metadata: &ArrowReaderMetadata) -> Result<Columns> {
         Err(Error::dataset(path, Fault::new(reason)))
     };
     match (columns.media.as_deref(), columns.media.as_deref().and_then(kind)) {
-        (Some(name), Some(kind)) if !is_sound(kind) => return wrong(name, kind, "sound (bytes, or a struct of `bytes`)"),
+        (Some(name), Some(kind)) if !is_sound(kind) => {
+            return wrong(name, kind, "sound (bytes, or a struct of `bytes`)");
+        }
         _ => {}
     }
     match (columns.text.as_deref(), columns.text.as_deref().and_then(kind)) {
@@ -311,7 +331,10 @@ impl Source for Parquet {
     fn sample(&self, index: u64) -> Result<Sample, Fault> {
         let (group, row) = self.place(index);
         let table = &self.files[self.groups[group].file as usize];
-        let named = |fault: Fault| Fault { place: Place::Row(self.row_of_file(index).1), ..fault.in_file(&table.path) };
+        let named = |fault: Fault| Fault {
+            place: Place::Row(self.row_of_file(index).1),
+            ..fault.in_file(&table.path)
+        };
         let decoded = self.decoded(group);
         let Some(batches) = decoded.get() else { return Err(Fault::new("the row group was not decoded")) };
         let mut row = row as usize;

@@ -24,7 +24,8 @@ pub(super) fn check(file: &dyn ReadAt, column: &ColumnChunkMetaData) -> Result<(
         let packed = u64::try_from(page.packed).map_err(|_| damaged(at))?;
         let unpacked = u64::try_from(page.unpacked).map_err(|_| damaged(at))?;
         if unpacked > packed.saturating_mul(most) + 64 {
-            let reason = format!("a page of {packed} bytes at byte {at} is said to be {unpacked} bytes unpacked");
+            let reason =
+                format!("a page of {packed} bytes at byte {at} is said to be {unpacked} bytes unpacked");
             return Err(Fault::new(reason));
         }
         at += page.length as u64 + packed;

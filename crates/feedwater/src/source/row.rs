@@ -1,6 +1,6 @@
 //! One row of metadata, however it is written.
 
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 use serde::{
     Deserialize,
@@ -41,7 +41,7 @@ pub(super) enum Label {
 
 /// How rows are written.
 pub(super) enum Style {
-    Json(Columns),
+    Json,
     Csv { separator: u8, columns: Vec<Option<Role>>, quoted: bool },
     LjSpeech,
     Path,
@@ -68,7 +68,8 @@ pub(super) enum Role {
 
 impl Columns {
     pub(super) fn among(names: &[&str]) -> Self {
-        let find = |known: &[&str]| known.iter().find(|name| names.contains(name)).map(|name| (*name).to_owned());
+        let find =
+            |known: &[&str]| known.iter().find(|name| names.contains(name)).map(|name| (*name).to_owned());
         Self {
             media: find(&MEDIA_COLUMNS),
             text: find(&TEXT_COLUMNS),
@@ -96,17 +97,22 @@ impl Columns {
 }
 
 impl Style {
-    /// JSON lines; the first that can be read says which columns there are.
+    /// JSON lines. Objects need not have the same members, so each row is asked anew what it has; the first few are looked
+    /// at for whether any of them names a file.
     pub(super) fn json(lines: &Lines) -> Result<Self> {
-        let columns = json_columns(lines)?;
-        let names: Vec<&str> = columns.iter().map(String::as_str).collect();
-        Ok(Self::Json(Columns::among(&names).checked(lines.path(), &names)?))
+        let names = json_columns(lines)?;
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        Columns::among(&names).checked(lines.path(), &names)?;
+        Ok(Self::Json)
     }
 
     /// CSV or TSV; the first record is the header. Only CSV has quotes: Common Voice's tables use none.
     pub(super) fn csv(lines: &Lines, separator: u8) -> Result<Self> {
         if lines.is_empty() {
-            return Err(Error::dataset(lines.path(), Fault::new("the table is empty, it has not even a header")));
+            return Err(Error::dataset(
+                lines.path(),
+                Fault::new("the table is empty, it has not even a header"),
+            ));
         }
         let mut bytes = Vec::new();
         lines.read(0, &mut bytes).map_err(|fault| Error::dataset(lines.path(), fault))?;
@@ -121,7 +127,7 @@ impl Style {
     /// Reads a row. The error is the reason; the caller knows the line.
     pub(super) fn parse(&self, bytes: &[u8]) -> Result<Row, String> {
         match self {
-            Self::Json(columns) => parse_json(bytes, columns),
+            Self::Json => parse_json(bytes),
             Self::Csv { separator, columns, quoted } => {
                 let cells = cells(bytes, *separator, *quoted)?;
                 if cells.len() != columns.len() {
@@ -176,7 +182,8 @@ pub(super) fn finite(text: &str) -> Option<f64> {
 }
 
 fn utf8(bytes: &[u8]) -> Result<&str, String> {
-    std::str::from_utf8(bytes).map_err(|error| format!("not UTF-8 from byte {} of the line on", error.valid_up_to()))
+    std::str::from_utf8(bytes)
+        .map_err(|error| format!("not UTF-8 from byte {} of the line on", error.valid_up_to()))
 }
 
 fn cells(bytes: &[u8], separator: u8, quoted: bool) -> Result<csv::StringRecord, String> {
@@ -199,36 +206,46 @@ fn cells(bytes: &[u8], separator: u8, quoted: bool) -> Result<csv::StringRecord,
     Ok(record)
 }
 
-/// The names of the columns of the first line that is an object.
+/// The names of all members of the first few lines.
 pub(super) fn json_columns(lines: &Lines) -> Result<Vec<String>> {
     let mut bytes = Vec::new();
     let mut first_error = None;
-    for index in 0..lines.len().min(super::sniff::JSON_LINES as u64) {
+    let mut names = std::collections::BTreeSet::new();
+    for index in 0..lines.len().min(32) {
         let parsed = lines.read(index, &mut bytes).and_then(|()| {
             serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(&bytes)
                 .map_err(|error| lines.fault(index, format!("not a JSON object: {error}")))
         });
         match parsed {
-            Ok(row) => return Ok(row.into_iter().map(|(name, _)| name).collect()),
+            Ok(row) => names.extend(row.into_iter().map(|(name, _)| name)),
             Err(fault) => first_error = first_error.or(Some(fault)),
         }
     }
-    Err(Error::dataset(lines.path(), first_error.unwrap_or_else(|| Fault::new("the file is empty"))))
+    if names.is_empty() {
+        let fault = first_error.unwrap_or_else(|| Fault::new("the file is empty"));
+        return Err(Error::dataset(lines.path(), fault));
+    }
+    Ok(names.into_iter().collect())
 }
 
-/// Reads a row whose columns are not known beforehand.
-pub(super) fn parse_object(bytes: &[u8]) -> Result<Row, String> {
-    let object: serde_json::Map<String, serde_json::Value> =
-        serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    let names: Vec<&str> = object.keys().map(String::as_str).collect();
-    parse_json(bytes, &Columns::among(&names))
+/// What a member of this name says, and how much the name is to be preferred over others for the same: less is more.
+fn role_of(name: &str) -> Option<(Role, usize)> {
+    let among = |names: &[&str], role| names.iter().position(|known| *known == name).map(|rank| (role, rank));
+    match name {
+        "duration" => Some((Role::Duration, 0)),
+        "offset" => Some((Role::Offset, 0)),
+        _ => among(&TEXT_COLUMNS, Role::Text)
+            .or_else(|| among(&MEDIA_COLUMNS, Role::Media))
+            .or_else(|| among(&LABEL_COLUMNS, Role::Label))
+            .or_else(|| among(&SPAN_COLUMNS, Role::Spans)),
+    }
 }
 
-/// Reads the wanted columns of an object and skips the rest without building it.
-pub(super) fn parse_json(bytes: &[u8], columns: &Columns) -> Result<Row, String> {
-    struct Reader<'a>(&'a Columns);
+/// Reads the wanted members of an object and skips the rest without building it.
+pub(super) fn parse_json(bytes: &[u8]) -> Result<Row, String> {
+    struct Reader;
 
-    impl<'de> Visitor<'de> for Reader<'_> {
+    impl<'de> Visitor<'de> for Reader {
         type Value = Row;
 
         fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -237,19 +254,23 @@ pub(super) fn parse_json(bytes: &[u8], columns: &Columns) -> Result<Row, String>
 
         fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Row, A::Error> {
             let mut row = Row::default();
-            while let Some(name) = map.next_key::<std::borrow::Cow<'de, str>>()? {
-                match self.0.role(&name) {
-                    Some(Role::Media) => row.media = map.next_value()?,
-                    Some(Role::Text) => row.text = map.next_value()?,
-                    Some(Role::Duration) => row.duration = map.next_value()?,
-                    Some(Role::Offset) => row.offset = map.next_value()?,
-                    Some(Role::Label) => row.label = map.next_value()?,
-                    Some(Role::Spans) => {
+            let mut ranks = [usize::MAX; 6];
+            while let Some(name) = map.next_key::<Cow<'de, str>>()? {
+                let role = role_of(&name).filter(|(role, rank)| *rank < ranks[*role as usize]);
+                let Some((role, rank)) = role else {
+                    map.next_value::<IgnoredAny>()?;
+                    continue;
+                };
+                ranks[role as usize] = rank;
+                match role {
+                    Role::Media => row.media = map.next_value()?,
+                    Role::Text => row.text = map.next_value()?,
+                    Role::Duration => row.duration = map.next_value()?,
+                    Role::Offset => row.offset = map.next_value()?,
+                    Role::Label => row.label = map.next_value()?,
+                    Role::Spans => {
                         let spans: Option<Vec<SpanRow>> = map.next_value()?;
                         row.spans = spans.unwrap_or_default().into_iter().map(Span::from).collect();
-                    }
-                    None => {
-                        map.next_value::<IgnoredAny>()?;
                     }
                 }
             }
@@ -258,10 +279,14 @@ pub(super) fn parse_json(bytes: &[u8], columns: &Columns) -> Result<Row, String>
     }
 
     let mut json = serde_json::Deserializer::from_slice(bytes);
-    let row = json.deserialize_map(Reader(columns)).and_then(|row| json.end().map(|()| row));
+    let row = json.deserialize_map(Reader).and_then(|row| json.end().map(|()| row));
     row.map_err(|error| {
         // The place that serde_json names is in the line; ours is the line in the file.
-        format!("{} (column {})", error.to_string().split(" at line").next().unwrap_or_default(), error.column())
+        format!(
+            "{} (column {})",
+            error.to_string().split(" at line").next().unwrap_or_default(),
+            error.column()
+        )
     })
 }
 

@@ -130,7 +130,9 @@ fn detect_file(file: &Path) -> Result<Kind> {
         "jsonl" | "json" | "ndjson" => {
             // Any one line may be damaged; the first that is an object says what all are.
             let rows = first_lines(file, JSON_LINES)?;
-            let row = rows.iter().find_map(|line| serde_json::from_str::<serde_json::Map<_, serde_json::Value>>(line).ok());
+            let row = rows
+                .iter()
+                .find_map(|line| serde_json::from_str::<serde_json::Map<_, serde_json::Value>>(line).ok());
             if row.is_none() && !rows.is_empty() && !first.trim_start().starts_with('{') {
                 return Err(Error::config_hint(
                     format!("`{}` is not JSON lines: its first line is not an object", file.display()),
@@ -155,7 +157,10 @@ fn detect_file(file: &Path) -> Result<Kind> {
 
 /// `metadata.csv` or `metadata.jsonl` of a folder.
 pub(super) fn metadata_file(folder: &Path) -> Option<PathBuf> {
-    ["metadata.jsonl", "metadata.csv", "metadata.tsv"].iter().map(|name| folder.join(name)).find(|file| file.is_file())
+    ["metadata.jsonl", "metadata.csv", "metadata.tsv"]
+        .iter()
+        .map(|name| folder.join(name))
+        .find(|file| file.is_file())
 }
 
 fn is_ljspeech(file: &Path) -> bool {

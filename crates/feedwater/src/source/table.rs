@@ -143,7 +143,8 @@ impl Source for Table {
             Some(Label::Number(number)) => sample.set(field::LABELS, number),
             Some(Label::Name(name)) => {
                 let class = self.classes.binary_search(&name).map_err(|_| {
-                    self.lines.fault(index + self.header, format!("label `{name}` among labels that are numbers"))
+                    self.lines
+                        .fault(index + self.header, format!("label `{name}` among labels that are numbers"))
                 })?;
                 sample.set(field::LABELS, Value::Number(class as f64));
             }
@@ -178,7 +179,11 @@ impl Columns {
             return Ok(self);
         }
         Err(Error::config_hint(
-            format!("`{}` has no column that names files; its columns are {}", path.display(), names.join(", ")),
+            format!(
+                "`{}` has no column that names files; its columns are {}",
+                path.display(),
+                names.join(", ")
+            ),
             format!("name one of them {}", MEDIA_COLUMNS.join(", ")),
         ))
     }

@@ -82,7 +82,7 @@ impl Tar {
         let shard = self.shards.len() as u32;
         let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let name = |key: &str| if several { format!("{stem}/{key}") } else { key.to_owned() };
-        let first_sample = self.samples.len();
+        let mut last_key = None;
         for found in Walk::new(&file, size) {
             let Found { name: member, kind, has_holes, offset, length } = match found {
                 Ok(found) => found,
@@ -94,13 +94,15 @@ impl Tar {
                     break;
                 }
             };
-            let (folder, base) = member.rsplit_once('/').map_or(("", member.as_str()), |(folder, base)| (folder, base));
+            let (folder, base) =
+                member.rsplit_once('/').map_or(("", member.as_str()), |(folder, base)| (folder, base));
             let (stem, ending) = base.split_once('.').unwrap_or((base, ""));
             let key = name(&if folder.is_empty() { stem.to_owned() } else { format!("{folder}/{stem}") });
-            let same = self.samples.len() > first_sample && self.samples.last().is_some_and(|last| *last.key == *key);
-            if !same {
+            if last_key.as_ref() != Some(&key) {
+                last_key = Some(key.clone());
                 let twice = !keys.insert(xxh3_64(key.as_bytes()));
-                let reason = twice.then(|| format!("the key `{key}` stands in the shards twice, not side by side"));
+                let reason =
+                    twice.then(|| format!("the key `{key}` stands in the shards twice, not side by side"));
                 let key = if twice { format!("{key}@{offset}") } else { key };
                 self.push(shard, key, offset, reason);
             }
@@ -111,7 +113,10 @@ impl Tar {
             } else if member.split(['/', '\\']).any(|part| part == "..") || member.starts_with('/') {
                 Some(format!("member `{member}` points out of the archive"))
             } else if offset.saturating_add(length) > size {
-                Some(format!("member `{member}` ends at byte {}, the shard at byte {size}", offset.saturating_add(length)))
+                Some(format!(
+                    "member `{member}` ends at byte {}, the shard at byte {size}",
+                    offset.saturating_add(length)
+                ))
             } else {
                 None
             };
@@ -177,7 +182,7 @@ impl Tar {
             }
             "json" => {
                 let text = self.text(shard, member)?;
-                let row = super::row::parse_object(text.as_bytes())
+                let row = super::row::parse_json(text.as_bytes())
                     .map_err(|reason| Fault::at_byte(member.offset, reason))?;
                 if let (Some(text), None) = (row.text, sample.get(field::TEXT)) {
                     sample.set(field::TEXT, text);
@@ -228,7 +233,11 @@ impl Source for Tar {
         for member in members {
             self.add_fields(&mut sample, shard, member).map_err(|fault| {
                 let name = format!("{}.{}", sample_name(&entry.key), member.ending);
-                Fault { place: Place::Member(name), reason: fault.to_string(), path: Some(shard.path.to_path_buf()) }
+                Fault {
+                    place: Place::Member(name),
+                    reason: fault.to_string(),
+                    path: Some(shard.path.to_path_buf()),
+                }
             })?;
         }
         Ok(sample)
@@ -272,7 +281,10 @@ fn expand(pattern: &str) -> Result<Vec<String>> {
         return Err(wrong());
     };
     let tails = expand(tail)?;
-    Ok(choices.iter().flat_map(|choice| tails.iter().map(move |tail| format!("{head}{choice}{tail}"))).collect())
+    Ok(choices
+        .iter()
+        .flat_map(|choice| tails.iter().map(move |tail| format!("{head}{choice}{tail}")))
+        .collect())
 }
 
 #[cfg(test)]

@@ -82,7 +82,8 @@ impl<'a> Walk<'a> {
             let length = if of_next { stored } else { extensions.size.unwrap_or(stored) };
             let offset = self.behind_sparse_headers(header, at + BLOCK_BYTES)?;
             let end = offset.checked_add(length).and_then(|end| end.checked_next_multiple_of(BLOCK_BYTES));
-            self.at = end.ok_or_else(|| Fault::at_byte(at, format!("a member of {length} bytes is not possible")))?;
+            self.at =
+                end.ok_or_else(|| Fault::at_byte(at, format!("a member of {length} bytes is not possible")))?;
             if of_next {
                 self.extend(&mut extensions, kind, offset, length)?;
             } else if !kind.is_dir() {
@@ -101,10 +102,19 @@ impl<'a> Walk<'a> {
     }
 
     /// Takes note of a header that is about the next member.
-    fn extend(&self, extensions: &mut Extensions, kind: EntryType, offset: u64, length: u64) -> Result<(), Fault> {
+    fn extend(
+        &self,
+        extensions: &mut Extensions,
+        kind: EntryType,
+        offset: u64,
+        length: u64,
+    ) -> Result<(), Fault> {
         let wanted = kind.is_gnu_longname() || kind.is_pax_local_extensions();
         if length > MOST_NAME_BYTES {
-            return Err(Fault::at_byte(offset, format!("a name or PAX header of {length} bytes is not possible")));
+            return Err(Fault::at_byte(
+                offset,
+                format!("a name or PAX header of {length} bytes is not possible"),
+            ));
         }
         if !wanted {
             return Ok(());
@@ -138,7 +148,8 @@ impl<'a> Walk<'a> {
     fn behind_sparse_headers(&self, header: &Header, mut offset: u64) -> Result<u64, Fault> {
         const GOES_ON: u64 = 504;
 
-        let mut more = header.entry_type().is_gnu_sparse() && header.as_gnu().is_some_and(tar::GnuHeader::is_extended);
+        let mut more =
+            header.entry_type().is_gnu_sparse() && header.as_gnu().is_some_and(tar::GnuHeader::is_extended);
         while more {
             let mut flag = [0];
             read_exact_at(self.file, &mut flag, offset + GOES_ON)?;

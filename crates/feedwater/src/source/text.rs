@@ -26,8 +26,7 @@ pub struct Text {
 struct TextFile {
     lines: Lines,
     name: String,
-    /// The columns, where it is JSON.
-    json: Option<Columns>,
+    json: bool,
 }
 
 impl Text {
@@ -35,7 +34,8 @@ impl Text {
     pub fn open(path: &Path) -> Result<Self> {
         let paths: Vec<PathBuf> = if path.is_dir() {
             let entries = walkdir::WalkDir::new(path).sort_by_file_name().into_iter().filter_map(Result::ok);
-            let entries = entries.filter(|entry| entry.file_type().is_file()).map(walkdir::DirEntry::into_path);
+            let entries =
+                entries.filter(|entry| entry.file_type().is_file()).map(walkdir::DirEntry::into_path);
             entries.filter(|file| matches!(ending(file).as_str(), "jsonl" | "txt")).collect()
         } else {
             vec![path.to_owned()]
@@ -48,20 +48,21 @@ impl Text {
                 continue;
             }
             let name = path.strip_prefix(base).unwrap_or(&path).to_string_lossy().into_owned();
-            let json = if matches!(ending(&path).as_str(), "jsonl" | "json" | "ndjson") {
+            let json = matches!(ending(&path).as_str(), "jsonl" | "json" | "ndjson");
+            if json {
                 let names = json_columns(&lines)?;
                 let names: Vec<&str> = names.iter().map(String::as_str).collect();
-                let columns = Columns::among(&names);
-                if columns.text.is_none() {
+                if Columns::among(&names).text.is_none() {
                     return Err(Error::config_hint(
-                        format!("`{}` has no text column; its columns are {}", path.display(), names.join(", ")),
+                        format!(
+                            "`{}` has no text column; its columns are {}",
+                            path.display(),
+                            names.join(", ")
+                        ),
                         "call the column with the text `text`",
                     ));
                 }
-                Some(columns)
-            } else {
-                None
-            };
+            }
             hasher.update(name.as_bytes());
             hasher.update(&lines.hash().to_le_bytes());
             before.push(total);
@@ -99,14 +100,15 @@ impl Source for Text {
         let (file, row) = self.place(index);
         let mut bytes = Vec::new();
         file.lines.read(row, &mut bytes)?;
-        let text = match &file.json {
-            Some(columns) => parse_json(&bytes, columns)
+        let text = if file.json {
+            parse_json(&bytes)
                 .and_then(|row| row.text.ok_or_else(|| "the row has no text".to_owned()))
-                .map_err(|reason| file.lines.fault(row, reason))?,
-            None => String::from_utf8(bytes).map_err(|error| {
+                .map_err(|reason| file.lines.fault(row, reason))?
+        } else {
+            String::from_utf8(bytes).map_err(|error| {
                 let at = error.utf8_error().valid_up_to();
                 file.lines.fault(row, format!("not UTF-8 from byte {at} of the line on"))
-            })?,
+            })?
         };
         Ok(Sample::new(self.key(index)).with(field::TEXT, text))
     }

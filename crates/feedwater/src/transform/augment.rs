@@ -164,13 +164,11 @@ impl Stage for Noise {
             }
         };
         if deviation > 0.0 {
-            let mut random = [0_u64; BLOCK / 2];
+            let mut random = [0_u32; BLOCK];
             for block in values.chunks_mut(BLOCK) {
-                let words = block.len().div_ceil(32) * 16;
-                for word in &mut random[..words] {
-                    *word = rng.next_u64();
-                }
-                simd::add_gaussian(block, &random[..words], deviation);
+                let random = &mut random[..block.len().next_multiple_of(simd::GAUSSIANS)];
+                rng.fill_bytes(bytemuck::cast_slice_mut(random));
+                simd::add_gaussian(block, random, deviation);
             }
         }
         Ok(())
@@ -235,7 +233,10 @@ impl Stage for SpecAugment {
             return Err(Fault::new("spec_augment wants features, and the sample has none"));
         };
         if tensor.shape.len() != 2 {
-            return Err(Fault::new(format!("spec_augment wants two axes, not a shape of {:?}", tensor.shape)));
+            return Err(Fault::new(format!(
+                "spec_augment wants two axes, not a shape of {:?}",
+                tensor.shape
+            )));
         }
         let (frames, bins) = (tensor.length(), tensor.shape[1 - tensor.pad_axis]);
         for _ in 0..self.time_masks {
@@ -256,7 +257,9 @@ fn numbers<'a>(sample: &'a mut Sample, stage: &str) -> Result<&'a mut [f32], Fau
     match sample.get_mut(name) {
         Some(Value::Audio(audio)) => Ok(&mut audio.samples),
         Some(Value::Tensor(tensor)) => Ok(&mut tensor.data),
-        Some(other) => Err(Fault::new(format!("{stage} wants decoded audio or features, not {}", other.kind()))),
+        Some(other) => {
+            Err(Fault::new(format!("{stage} wants decoded audio or features, not {}", other.kind())))
+        }
         None => Err(Fault::new(format!("{stage} wants audio or features, and the sample has neither"))),
     }
 }
@@ -312,7 +315,8 @@ mod tests {
         let mut sample = clip("a");
         let before = samples(&sample);
         Noise::snr_db(10.0..=10.0).apply(&mut sample, &mut Context::for_tests(1, 0)).unwrap();
-        let noise: Vec<f32> = samples(&sample).iter().zip(&before).map(|(after, before)| after - before).collect();
+        let noise: Vec<f32> =
+            samples(&sample).iter().zip(&before).map(|(after, before)| after - before).collect();
         let snr = 10.0 * (simd::mean_square(&before) / simd::mean_square(&noise)).log10();
         assert!((snr - 10.0).abs() < 0.2, "{snr}");
     }

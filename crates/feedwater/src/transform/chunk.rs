@@ -102,7 +102,8 @@ impl Chunks {
             total = total.checked_add(count).ok_or_else(|| Error::config("more than 4 billion windows"))?;
         }
         before.push(total);
-        let blocks = source.blocks().map(|starts| starts.iter().map(|at| u64::from(before[*at as usize])).collect());
+        let blocks =
+            source.blocks().map(|starts| starts.iter().map(|at| u64::from(before[*at as usize])).collect());
         Ok(Self { source, chunk, before, blocks })
     }
 
@@ -125,7 +126,9 @@ fn count_all(source: &dyn Source, chunk: &Chunk) -> Result<Vec<u32>> {
     const RUN: u64 = 256;
     let length = source.len();
     let next = AtomicU64::new(0);
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(length.div_ceil(RUN) as usize);
+    let threads = std::thread::available_parallelism()
+        .map_or(1, std::num::NonZero::get)
+        .min(length.div_ceil(RUN) as usize);
     let worker = || {
         let mut found: Vec<(u64, Result<u32>)> = Vec::new();
         loop {
@@ -145,7 +148,9 @@ fn count_all(source: &dyn Source, chunk: &Chunk) -> Result<Vec<u32>> {
                 match count {
                     Ok(count) => counts[index as usize] = count,
                     // The first in the dataset's order, whoever found it.
-                    Err(error) if refused.as_ref().is_none_or(|(first, _)| index < *first) => refused = Some((index, error)),
+                    Err(error) if refused.as_ref().is_none_or(|(first, _)| index < *first) => {
+                        refused = Some((index, error))
+                    }
                     Err(_) => {}
                 }
             }
@@ -245,7 +250,11 @@ impl Source for Chunks {
     fn seconds(&self, index: u64) -> Option<f64> {
         let (clip, number, cut) = self.place(index);
         let seconds = self.source.seconds(clip)?;
-        Some(if cut { (seconds - self.window(number).start_seconds).clamp(0.0, self.chunk.seconds) } else { seconds })
+        Some(if cut {
+            (seconds - self.window(number).start_seconds).clamp(0.0, self.chunk.seconds)
+        } else {
+            seconds
+        })
     }
 
     fn classes(&self) -> &[String] {

@@ -204,7 +204,12 @@ fn around(samples: &[f32], target: usize, from: usize, span: &mut [f32; SPAN]) {
 
 /// From the powers of a block to the logarithms of its mel bands. Returns the largest of those of the first `count` frames.
 #[multiversion::multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
-fn log_bands(powers: &[[f32; BLOCK]; BINS], filters: &[Filter], bands: &mut [[f32; BLOCK]], count: usize) -> f32 {
+fn log_bands(
+    powers: &[[f32; BLOCK]; BINS],
+    filters: &[Filter],
+    bands: &mut [[f32; BLOCK]],
+    count: usize,
+) -> f32 {
     for (band, filter) in bands.iter_mut().zip(filters) {
         let mut sums = [FLOOR; BLOCK];
         let mut both = [0.0_f32; BLOCK];

@@ -401,7 +401,8 @@ mod tests {
 
     #[test]
     fn equal_to_a_transform_of_each_frame() {
-        let samples: Vec<f32> = (0..SPAN).map(|i| ((i * i) as f32 * 0.001).sin() + 0.3 * (i as f32 * 0.7).cos()).collect();
+        let samples: Vec<f32> =
+            (0..SPAN).map(|i| ((i * i) as f32 * 0.001).sin() + 0.3 * (i as f32 * 0.7).cos()).collect();
         let mut powers = [[0.0; BLOCK]; BINS];
         Spectrum::new().powers(&samples, &mut Bench::default(), &mut powers);
         let fft = RealFftPlanner::<f64>::new().plan_fft_forward(WINDOW);
@@ -413,7 +414,10 @@ mod tests {
             fft.process(&mut input, &mut output).unwrap();
             for (bin, expected) in output.iter().map(|z| z.norm_sqr()).enumerate() {
                 let got = f64::from(powers[bin][frame]);
-                assert!((got - expected).abs() <= 1e-6 * expected + 1e-20, "frame {frame}, bin {bin}: {got} {expected}");
+                assert!(
+                    (got - expected).abs() <= 1e-6 * expected + 1e-20,
+                    "frame {frame}, bin {bin}: {got} {expected}"
+                );
             }
         }
     }

@@ -154,7 +154,9 @@ impl Added {
     fn is_in(&self, text: &str) -> bool {
         let bytes = text.as_bytes();
         let candidates = bytes.iter().enumerate().filter(|(_, byte)| self.first[**byte as usize]);
-        candidates.into_iter().any(|(at, _)| self.tokens.iter().any(|token| bytes[at..].starts_with(token.as_bytes())))
+        candidates
+            .into_iter()
+            .any(|(at, _)| self.tokens.iter().any(|token| bytes[at..].starts_with(token.as_bytes())))
     }
 }
 

@@ -2,7 +2,9 @@
 
 use feedwater::error::Place;
 
-use crate::harness::{As, Scratch, bad_dataset, every_mutation, every_prefix, fixture, folder, only_bad, skipping};
+use crate::harness::{
+    As, Scratch, bad_dataset, every_mutation, every_prefix, fixture, folder, only_bad, skipping,
+};
 
 const HEADER: &str = "file_name,text\n";
 
@@ -123,17 +125,25 @@ const WHOLE: &[u8] = b"\xEF\xBB\xBFfile_name,text,duration\r\n\"a.wav\",\"one, \
 #[test]
 fn every_truncation() {
     let scratch = Scratch::new("train.csv");
-    every_prefix(WHOLE, |bytes| scratch.try_dataset(bytes) == (3, 0), |length, good| {
-        // Without its last number, the last row is a good one.
-        assert!(!good || length + 1 == WHOLE.len(), "{length}");
-    });
+    every_prefix(
+        WHOLE,
+        |bytes| scratch.try_dataset(bytes) == (3, 0),
+        |length, good| {
+            // Without its last number, the last row is a good one.
+            assert!(!good || length + 1 == WHOLE.len(), "{length}");
+        },
+    );
 }
 
 #[test]
 fn mutations() {
     for name in ["train.csv", "train.tsv", "train.txt"] {
         let scratch = Scratch::new(name);
-        let whole = if name == "train.tsv" { WHOLE.iter().map(|byte| if *byte == b',' { b'\t' } else { *byte }).collect() } else { WHOLE.to_vec() };
+        let whole = if name == "train.tsv" {
+            WHOLE.iter().map(|byte| if *byte == b',' { b'\t' } else { *byte }).collect()
+        } else {
+            WHOLE.to_vec()
+        };
         every_mutation(&whole, 3000, |bytes| scratch.try_dataset(bytes).0 > 0);
     }
 }

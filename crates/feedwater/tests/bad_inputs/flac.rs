@@ -30,7 +30,12 @@ fn a_checksum_that_is_wrong() {
     let start = first_frame(&whole);
     let mut header = whole.clone();
     header[start + 4] ^= 1;
-    bad_sound("bad.flac", &header, &Place::Byte(start as u64), "the checksum of a flac frame's header is wrong");
+    bad_sound(
+        "bad.flac",
+        &header,
+        &Place::Byte(start as u64),
+        "the checksum of a flac frame's header is wrong",
+    );
     // Somewhere in the second half: the frame that it is in is named.
     let mut body = whole.clone();
     let at = whole.len() - 10;
@@ -65,7 +70,9 @@ fn frames_that_are_missing() {
     // The first frame gone, the rest in place.
     let whole = fixture("mono16.flac");
     let start = first_frame(&whole);
-    let sync = |at: &usize| whole[*at] == 0xFF && whole[at + 1] == whole[start + 1] && whole[at + 2] == whole[start + 2];
+    let sync = |at: &usize| {
+        whole[*at] == 0xFF && whole[at + 1] == whole[start + 1] && whole[at + 2] == whole[start + 2]
+    };
     let second = (start + 1..whole.len() - 3).find(sync).unwrap();
     let without = [&whole[..start], &whole[second..]].concat();
     bad_sound("bad.flac", &without, &Place::Byte(start as u64), "frames are missing before here");
@@ -83,9 +90,13 @@ fn metadata_that_leap_out_of_the_file() {
 #[test]
 fn every_truncation() {
     let whole = fixture("mono16.flac");
-    every_prefix(&whole, |bytes| try_sound(&bytes), |length, good| {
-        assert!(!good, "cut to {length} bytes it was taken");
-    });
+    every_prefix(
+        &whole,
+        |bytes| try_sound(&bytes),
+        |length, good| {
+            assert!(!good, "cut to {length} bytes it was taken");
+        },
+    );
 }
 
 #[test]

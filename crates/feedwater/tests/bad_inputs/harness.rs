@@ -88,8 +88,12 @@ pub(crate) fn skipping(path: &Path, samples_are: As) -> Run {
         let mut pipeline = pipeline(path, samples_are, policy).unwrap_or_else(|error| panic!("{error}"));
         for batch in pipeline.epoch(0) {
             let batch = batch.unwrap_or_else(|error| panic!("{error}"));
-            run.good.extend(batch.keys.iter().zip(&batch.valid).filter(|(_, valid)| **valid).map(|(key, _)| key.clone()));
-            run.texts.extend(batch.texts.iter().filter(|(name, _)| name == "text").flat_map(|(_, texts)| texts.clone()));
+            run.good.extend(
+                batch.keys.iter().zip(&batch.valid).filter(|(_, valid)| **valid).map(|(key, _)| key.clone()),
+            );
+            run.texts.extend(
+                batch.texts.iter().filter(|(name, _)| name == "text").flat_map(|(_, texts)| texts.clone()),
+            );
             run.lengths.extend(batch.tensors.iter().flat_map(|tensor| tensor.lengths.clone()));
         }
     });
@@ -127,7 +131,11 @@ pub(crate) fn only_bad(path: &Path, samples_are: As, file: &str, place: &Place, 
     assert!(fault.reason.contains(words), "`{fault}` does not say `{words}`");
     assert!(fault.path.as_ref().is_some_and(|path| path.ends_with(file)), "{fault}");
     assert_eq!(&fault.place, place, "{fault}");
-    assert!(bad.line["file"].as_str().is_some_and(|named| Path::new(named).ends_with(file)), "{:?}", bad.line);
+    assert!(
+        bad.line["file"].as_str().is_some_and(|named| Path::new(named).ends_with(file)),
+        "{:?}",
+        bad.line
+    );
     let (name, value) = match place {
         Place::Whole => return bad,
         Place::Byte(byte) => ("byte", Json::from(*byte)),
@@ -229,7 +237,11 @@ pub(crate) fn try_dataset(path: &Path) -> (usize, usize) {
 
 /// Tries every prefix of a file. No panic gets out, memory is bounded, and `check` says what else must hold.
 #[track_caller]
-pub(crate) fn every_prefix(bytes: &[u8], mut attempt: impl FnMut(&[u8]) -> bool, check: impl Fn(usize, bool)) {
+pub(crate) fn every_prefix(
+    bytes: &[u8],
+    mut attempt: impl FnMut(&[u8]) -> bool,
+    check: impl Fn(usize, bool),
+) {
     for length in 0..bytes.len() {
         check(length, bounded(|| hushed(|| attempt(&bytes[..length]))));
     }
@@ -317,7 +329,8 @@ fn quietly() {
     ONCE.call_once(|| {
         let loud = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            let of_a_worker = std::thread::current().name().is_some_and(|name| name.starts_with("feedwater-"));
+            let of_a_worker =
+                std::thread::current().name().is_some_and(|name| name.starts_with("feedwater-"));
             if !of_a_worker && !QUIET.get() {
                 loud(panic);
             }

@@ -52,6 +52,15 @@ fn a_last_frame_that_is_cut_off() {
     assert_eq!(cut[..], whole[..cut.len()]);
 }
 
+/// What follows the cut was silently not there, though the file itself says how long it is.
+#[test]
+fn fewer_frames_than_the_header_says() {
+    let sound = fixture("xing.mp3");
+    let half = sound.len() / 2;
+    bad_sound("bad.mp3", &sound[..half], &Place::Byte(half as u64), "mp3 frames too early");
+    assert!(!good_sound(&sound[..sound.len() - 50]).is_empty(), "one may be cut off");
+}
+
 #[test]
 fn a_name_that_lies() {
     let sound = fixture("bare.mp3");

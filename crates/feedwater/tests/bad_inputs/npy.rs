@@ -47,7 +47,13 @@ fn a_header_of_four_gigabytes() {
     // Also where the bytes are there: the file is a hole, and takes no room on the disk.
     let folder = folder(&[("a good one.npy", good()), ("bad.npy", claim)]);
     File::options().write(true).open(folder.path().join("bad.npy")).unwrap().set_len(5 << 30).unwrap();
-    only_bad(folder.path(), As::Arrays, "bad.npy", &Place::Byte(8), "a header of 4294967295 bytes is not possible");
+    only_bad(
+        folder.path(),
+        As::Arrays,
+        "bad.npy",
+        &Place::Byte(8),
+        "a header of 4294967295 bytes is not possible",
+    );
 }
 
 #[test]
@@ -78,7 +84,11 @@ fn a_shape_with_nothing_in_it() {
 
 #[test]
 fn objects_are_never_read() {
-    bad(&array("|O", "False", "(1,)", b"cos\nsystem\n"), &Place::Byte(19), "never read: they are pickled programs");
+    bad(
+        &array("|O", "False", "(1,)", b"cos\nsystem\n"),
+        &Place::Byte(19),
+        "never read: they are pickled programs",
+    );
     let fields = "{'descr': [('a', '|O')], 'fortran_order': False, 'shape': (1,), }";
     bad(&file(fields, &[0; 8]), &Place::Byte(19), "a structured array has no one number type");
     bad(&array("<c8", "False", "(1,)", &[0; 8]), &Place::Byte(19), "the number type `<c8` is not read here");
@@ -99,7 +109,14 @@ fn other_orders_are_taken() {
     let read = |name: &str| {
         let (mut out, mut shape, mut scratch) = (Vec::new(), Vec::new(), Vec::new());
         let file = File::open(folder.path().join(name)).unwrap();
-        feedwater::decode::npy(&file, &feedwater::decode::Limits::default(), &mut out, &mut shape, &mut scratch).unwrap();
+        feedwater::decode::npy(
+            &file,
+            &feedwater::decode::Limits::default(),
+            &mut out,
+            &mut shape,
+            &mut scratch,
+        )
+        .unwrap();
         out
     };
     assert_eq!((read("big.npy"), read("fortran.npy")), (numbers.to_vec(), numbers.to_vec()));
@@ -116,9 +133,13 @@ fn bytes_too_many_or_too_few() {
 
 #[test]
 fn every_truncation() {
-    every_prefix(&good(), |bytes| try_array(&bytes), |length, good| {
-        assert!(!good, "cut to {length} bytes it was taken");
-    });
+    every_prefix(
+        &good(),
+        |bytes| try_array(&bytes),
+        |length, good| {
+            assert!(!good, "cut to {length} bytes it was taken");
+        },
+    );
 }
 
 #[test]

@@ -13,7 +13,9 @@ fn pages(bytes: &[u8]) -> Vec<usize> {
 fn with_checksum(mut page: Vec<u8>) -> Vec<u8> {
     page[22..26].fill(0);
     let crc = page.iter().fold(0_u32, |crc, byte| {
-        (0..8).fold(crc ^ u32::from(*byte) << 24, |crc, _| crc << 1 ^ if crc >> 31 == 1 { 0x04C1_1DB7 } else { 0 })
+        (0..8).fold(crc ^ u32::from(*byte) << 24, |crc, _| {
+            crc << 1 ^ if crc >> 31 == 1 { 0x04C1_1DB7 } else { 0 }
+        })
     });
     page[22..26].copy_from_slice(&crc.to_le_bytes());
     page
@@ -74,15 +76,24 @@ fn streams_that_are_chained() {
 
 #[test]
 fn opus_inside() {
-    bad_sound("bad.ogg", &fixture("opus.ogg"), &Place::Whole, "this is Opus, which is not supported; convert it");
+    bad_sound(
+        "bad.ogg",
+        &fixture("opus.ogg"),
+        &Place::Whole,
+        "this is Opus, which is not supported; convert it",
+    );
 }
 
 #[test]
 fn every_truncation() {
     let whole = fixture("vorbis.ogg");
-    every_prefix(&whole, |bytes| try_sound(&bytes), |length, good| {
-        assert!(!good, "cut to {length} bytes it was taken");
-    });
+    every_prefix(
+        &whole,
+        |bytes| try_sound(&bytes),
+        |length, good| {
+            assert!(!good, "cut to {length} bytes it was taken");
+        },
+    );
 }
 
 #[test]
@@ -95,7 +106,11 @@ fn mutations() {
         let mut bytes = bytes.to_vec();
         if bytes.len() == whole.len() {
             let ends = starts[1..].iter().copied().chain([whole.len()]);
-            bytes = starts.iter().zip(ends).flat_map(|(from, to)| with_checksum(bytes[*from..to].to_vec())).collect();
+            bytes = starts
+                .iter()
+                .zip(ends)
+                .flat_map(|(from, to)| with_checksum(bytes[*from..to].to_vec()))
+                .collect();
         }
         try_sound(&bytes)
     });

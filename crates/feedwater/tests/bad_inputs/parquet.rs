@@ -3,18 +3,24 @@
 use std::{path::Path, sync::Arc};
 
 use arrow_array::{
-    Array, ArrayRef, BinaryArray, Int32Array, Int64Array, RecordBatch, StringArray, StringViewArray, StructArray,
+    Array, ArrayRef, BinaryArray, Int32Array, Int64Array, RecordBatch, StringArray, StringViewArray,
+    StructArray,
 };
 use arrow_schema::{DataType, Field};
 use feedwater::error::Place;
 use parquet::{arrow::ArrowWriter, basic::Compression, file::properties::WriterProperties};
 
-use crate::harness::{As, Scratch, bad_dataset, every_mutation, every_prefix, fixture, folder, only_bad, skipping};
+use crate::harness::{
+    As, Scratch, bad_dataset, every_mutation, every_prefix, fixture, folder, only_bad, skipping,
+};
 
 fn write(columns: &[(&str, ArrayRef)], compression: Compression) -> Vec<u8> {
-    let batch = RecordBatch::try_from_iter_with_nullable(columns.iter().map(|(name, array)| (*name, array.clone(), true)));
+    let batch = RecordBatch::try_from_iter_with_nullable(
+        columns.iter().map(|(name, array)| (*name, array.clone(), true)),
+    );
     let batch = batch.unwrap();
-    let settings = WriterProperties::builder().set_compression(compression).set_max_row_group_row_count(Some(2)).build();
+    let settings =
+        WriterProperties::builder().set_compression(compression).set_max_row_group_row_count(Some(2)).build();
     let mut bytes = Vec::new();
     let mut writer = ArrowWriter::try_new(&mut bytes, batch.schema(), Some(settings)).unwrap();
     writer.write(&batch).unwrap();
@@ -102,19 +108,30 @@ fn pages_that_are_damaged() {
 #[test]
 fn columns_of_the_wrong_type() {
     let numbers: ArrayRef = Arc::new(Int64Array::from(vec![1, 2]));
-    refused(&write(&[("text", numbers.clone())], Compression::UNCOMPRESSED), "the column `text` holds Int64, not text");
-    refused(&write(&[("audio", numbers.clone())], Compression::UNCOMPRESSED), "the column `audio` holds Int64, not sound");
+    refused(
+        &write(&[("text", numbers.clone())], Compression::UNCOMPRESSED),
+        "the column `text` holds Int64, not text",
+    );
+    refused(
+        &write(&[("audio", numbers.clone())], Compression::UNCOMPRESSED),
+        "the column `audio` holds Int64, not sound",
+    );
     let words = texts(&[Some("a"), Some("b")]);
-    let no_bytes = StructArray::from(vec![(Arc::new(Field::new("path", DataType::Utf8, true)), words.clone())]);
+    let no_bytes =
+        StructArray::from(vec![(Arc::new(Field::new("path", DataType::Utf8, true)), words.clone())]);
     refused(&write(&[("audio", Arc::new(no_bytes))], Compression::UNCOMPRESSED), "`audio` holds");
-    refused(&write(&[("a", numbers)], Compression::UNCOMPRESSED), "neither a text nor an audio column, only a");
+    refused(
+        &write(&[("a", numbers)], Compression::UNCOMPRESSED),
+        "neither a text nor an audio column, only a",
+    );
 }
 
 /// Other writers than this one store text as views or as dictionaries, and say so in a note to the reader. With it
 /// heeded, every row was "missing, or not a string".
 #[test]
 fn text_is_text_however_it_is_held_in_memory() {
-    let views: ArrayRef = Arc::new(StringViewArray::from(vec!["one", "a text that is longer than a view is"]));
+    let views: ArrayRef =
+        Arc::new(StringViewArray::from(vec!["one", "a text that is longer than a view is"]));
     let folder = folder(&[("train.parquet", write(&[("text", views)], Compression::UNCOMPRESSED))]);
     let run = skipping(&folder.path().join("train.parquet"), As::Text);
     assert_eq!((run.texts.len(), run.bad.len()), (2, 0), "{:?}", run.bad);
@@ -123,7 +140,8 @@ fn text_is_text_however_it_is_held_in_memory() {
 #[test]
 fn a_file_name_beside_the_sound_is_not_the_sound() {
     let sound = fixture("pcm_s16le.wav");
-    let both = write(&[("file_name", texts(&[Some("a")])), ("audio", sounds(&[Some(&sound)]))], Compression::SNAPPY);
+    let both =
+        write(&[("file_name", texts(&[Some("a")])), ("audio", sounds(&[Some(&sound)]))], Compression::SNAPPY);
     let folder = folder(&[("train.parquet", both)]);
     let run = skipping(&folder.path().join("train.parquet"), As::Sound);
     assert_eq!((run.good.len(), run.bad.len()), (1, 0), "{:?}", run.bad);
@@ -132,7 +150,12 @@ fn a_file_name_beside_the_sound_is_not_the_sound() {
 #[test]
 fn cells_that_are_missing_or_bad() {
     let sound = fixture("pcm_s16le.wav");
-    bad(&write(&[("text", texts(&[Some("a"), None]))], Compression::UNCOMPRESSED), As::Text, 1, "the text is missing");
+    bad(
+        &write(&[("text", texts(&[Some("a"), None]))], Compression::UNCOMPRESSED),
+        As::Text,
+        1,
+        "the text is missing",
+    );
     let audio = |second| write(&[("audio", sounds(&[Some(&sound), second]))], Compression::SNAPPY);
     bad(&audio(None), As::Sound, 1, "the audio is missing");
     let folder = folder(&[("train.parquet", audio(Some(b"RIFF")))]);
@@ -148,7 +171,8 @@ fn cells_that_are_missing_or_bad() {
 fn labels_are_read_or_refused() {
     let text = ("text", texts(&[Some("a"), Some("b")]));
     let narrow: ArrayRef = Arc::new(Int32Array::from(vec![3, 4]));
-    let folder = folder(&[("train.parquet", write(&[text.clone(), ("label", narrow)], Compression::UNCOMPRESSED))]);
+    let folder =
+        folder(&[("train.parquet", write(&[text.clone(), ("label", narrow)], Compression::UNCOMPRESSED))]);
     let source = feedwater::source::open(folder.path().join("train.parquet")).unwrap();
     let sample = source.sample(1).unwrap();
     assert!(matches!(sample.get("labels"), Some(feedwater::Value::Number(4.0))), "{sample:?}");
@@ -175,7 +199,11 @@ fn a_page_that_claims_gigabytes() {
 #[test]
 fn every_truncation() {
     let scratch = Scratch::new("train.parquet");
-    every_prefix(&table(), |bytes| scratch.try_dataset(bytes).0 > 0, |length, good| assert!(!good, "{length}"));
+    every_prefix(
+        &table(),
+        |bytes| scratch.try_dataset(bytes).0 > 0,
+        |length, good| assert!(!good, "{length}"),
+    );
 }
 
 #[test]
@@ -183,8 +211,13 @@ fn mutations() {
     let sound = fixture("pcm_u8.wav");
     let audio = sounds(&[Some(&sound[..200]), Some(&sound[..300]), None]);
     let labels: ArrayRef = Arc::new(Int64Array::from(vec![1, 2, 3]));
-    for compression in [Compression::UNCOMPRESSED, Compression::SNAPPY, Compression::ZSTD(Default::default())] {
-        let columns = [("audio", audio.clone()), ("text", texts(&[Some("a"), None, Some("c")])), ("label", labels.clone())];
+    for compression in [Compression::UNCOMPRESSED, Compression::SNAPPY, Compression::ZSTD(Default::default())]
+    {
+        let columns = [
+            ("audio", audio.clone()),
+            ("text", texts(&[Some("a"), None, Some("c")])),
+            ("label", labels.clone()),
+        ];
         let whole = write(&columns, compression);
         let scratch = Scratch::new("train.parquet");
         every_mutation(&whole, 1000, |bytes| scratch.try_dataset(bytes).0 > 0);

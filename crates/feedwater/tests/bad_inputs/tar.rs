@@ -102,7 +102,9 @@ fn pax(records: &[u8]) -> Vec<u8> {
 fn a_pax_size_that_is_not_the_header_s() {
     let wav = fixture("pcm_s16le.wav");
     // The PAX header counts, as in every tar program: here it is right, and the member's own says 0.
-    let right = [pax(&pax_record("size", &wav.len().to_string())), member("pax.wav", EntryType::Regular, 0, &wav)].concat();
+    let right =
+        [pax(&pax_record("size", &wav.len().to_string())), member("pax.wav", EntryType::Regular, 0, &wav)]
+            .concat();
     let folder = folder(&[("shard.tar", shard(&[right]))]);
     let run = skipping(&folder.path().join("shard.tar"), As::Sound);
     assert_eq!((run.good, run.bad.len()), (vec!["good".to_owned(), "pax".to_owned()], 0));
@@ -115,7 +117,11 @@ fn a_pax_size_that_is_not_the_header_s() {
     let folder = crate::harness::folder(&[("shard.tar", shard(&[most]))]);
     let run = skipping(&folder.path().join("shard.tar"), As::Sound);
     assert_eq!((run.good, run.bad.len()), (vec!["good".to_owned()], 1));
-    assert!(run.bad[0].reason.contains("a member of 18446744073709551615 bytes is not possible"), "{:?}", run.bad);
+    assert!(
+        run.bad[0].reason.contains("a member of 18446744073709551615 bytes is not possible"),
+        "{:?}",
+        run.bad
+    );
 }
 
 #[test]
@@ -160,7 +166,8 @@ fn members_that_say_nonsense() {
     bad(&shard(&[json]), &place("b.json"), "EOF while parsing");
     let deep = [wav("b.wav"), file("b.json", "[".repeat(100_000).as_bytes())].concat();
     bad(&shard(&[deep]), &place("b.json"), "expected a map");
-    let deeper = [wav("b.wav"), file("b.json", format!("{{\"a\": {}", "[".repeat(100_000)).as_bytes())].concat();
+    let deeper =
+        [wav("b.wav"), file("b.json", format!("{{\"a\": {}", "[".repeat(100_000)).as_bytes())].concat();
     bad(&shard(&[deeper]), &place("b.json"), "recursion limit exceeded");
     let class = [wav("b.wav"), file("b.cls", b"dog")].concat();
     bad(&shard(&[class]), &place("b.cls"), "the class `dog` is not a number");
@@ -203,9 +210,13 @@ fn every_truncation() {
     let all = scratch.try_dataset(&whole);
     assert_eq!(all, (3, 0));
     let marked = whole.len() - 1024;
-    every_prefix(&whole, |bytes| scratch.try_dataset(bytes) == all, |length, good| {
-        assert!(!good || length > marked, "cut to {length} bytes nothing was missed");
-    });
+    every_prefix(
+        &whole,
+        |bytes| scratch.try_dataset(bytes) == all,
+        |length, good| {
+            assert!(!good || length > marked, "cut to {length} bytes nothing was missed");
+        },
+    );
 }
 
 #[test]

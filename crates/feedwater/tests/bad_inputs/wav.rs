@@ -2,7 +2,9 @@
 
 use feedwater::error::Place;
 
-use crate::harness::{As, bad_sound, every_mutation, every_prefix, fixture, folder, good_sound, only_bad, try_sound};
+use crate::harness::{
+    As, bad_sound, every_mutation, every_prefix, fixture, folder, good_sound, only_bad, try_sound,
+};
 
 fn chunk(id: &[u8; 4], declared: u32, body: &[u8]) -> Vec<u8> {
     [id.as_slice(), &declared.to_le_bytes(), body].concat()
@@ -55,7 +57,12 @@ fn the_size_of_the_data_is_only_a_claim() {
 fn a_format_that_is_missing_or_there_twice() {
     bad_sound("bad.wav", &riff(&[data(4)]), &Place::Byte(12), "a `data` chunk before any `fmt` chunk");
     bad_sound("bad.wav", &riff(&[pcm16(), pcm16(), data(4)]), &Place::Byte(36), "a second `fmt` chunk");
-    bad_sound("bad.wav", &riff(&[chunk(b"fmt ", 4, &[1, 0, 1, 0]), data(4)]), &Place::Byte(20), "4 bytes is too short");
+    bad_sound(
+        "bad.wav",
+        &riff(&[chunk(b"fmt ", 4, &[1, 0, 1, 0]), data(4)]),
+        &Place::Byte(20),
+        "4 bytes is too short",
+    );
 }
 
 #[test]
@@ -70,7 +77,12 @@ fn channels_rates_and_depths_that_are_not_possible() {
         let words = format!("samples of {depth} bits are not decoded here");
         bad_sound("bad.wav", &with(format(1, 1, 16_000, depth)), &bits, &words);
     }
-    bad_sound("bad.wav", &with(format(0x11, 1, 16_000, 4)), &Place::Byte(20), "the wav codec 0x0011 is not decoded");
+    bad_sound(
+        "bad.wav",
+        &with(format(0x11, 1, 16_000, 4)),
+        &Place::Byte(20),
+        "the wav codec 0x0011 is not decoded",
+    );
 }
 
 #[test]
@@ -108,9 +120,13 @@ fn a_file_that_is_not_there() {
 #[test]
 fn every_truncation() {
     for name in ["pcm_s16le.wav", "extensible.wav", "rf64.wav"] {
-        every_prefix(&fixture(name), |bytes| try_sound(&bytes), |length, good| {
-            assert!(!good, "{name} cut to {length} bytes was taken");
-        });
+        every_prefix(
+            &fixture(name),
+            |bytes| try_sound(&bytes),
+            |length, good| {
+                assert!(!good, "{name} cut to {length} bytes was taken");
+            },
+        );
     }
 }
 

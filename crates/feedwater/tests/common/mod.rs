@@ -11,7 +11,7 @@ use std::{
 use feedwater::{Audio, Batch, Builder, LogMel, Noise, Pipeline, Policy, ReadyBatch, SpecAugment, Tokenize};
 
 /// A WAV file: 16 bits, mono.
-pub fn wav(samples: &[i16], rate: u32) -> Vec<u8> {
+pub(crate) fn wav(samples: &[i16], rate: u32) -> Vec<u8> {
     let bytes = samples.len() as u32 * 2;
     let mut file = b"RIFF".to_vec();
     file.extend((bytes + 36).to_le_bytes());
@@ -28,7 +28,7 @@ pub fn wav(samples: &[i16], rate: u32) -> Vec<u8> {
 }
 
 /// A clip that no other number has.
-pub fn clip(number: usize, seconds: f64) -> Vec<i16> {
+pub(crate) fn clip(number: usize, seconds: f64) -> Vec<i16> {
     let pitch = 200.0 + number as f64 * 3.7;
     (0..(seconds * 16_000.0) as usize)
         .map(|i| ((i as f64 / 16_000.0 * pitch * std::f64::consts::TAU).sin() * 9000.0) as i16)
@@ -36,7 +36,7 @@ pub fn clip(number: usize, seconds: f64) -> Vec<i16> {
 }
 
 /// A folder of `count` clips of 0.1 to 0.9 s with `metadata.jsonl`; every hundredth file is cut off.
-pub fn audio_folder(folder: &Path, count: usize) {
+pub(crate) fn audio_folder(folder: &Path, count: usize) {
     let mut metadata = String::new();
     for number in 0..count {
         let seconds = 0.1 + (number * 37 % 80) as f64 / 100.0;
@@ -52,13 +52,13 @@ pub fn audio_folder(folder: &Path, count: usize) {
     fs::write(folder.join("metadata.jsonl"), metadata).unwrap();
 }
 
-pub fn tokenizer() -> Tokenize {
+pub(crate) fn tokenizer() -> Tokenize {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokenizer/gpt2.json");
     Tokenize::file(file).unwrap().suffix(["<|endoftext|>"]).unwrap()
 }
 
 /// Everything at once: shuffling, augmentation of sound and of features, features, tokens, bad files left out.
-pub fn everything(folder: &Path, batch: Batch) -> Builder {
+pub(crate) fn everything(folder: &Path, batch: Batch) -> Builder {
     Pipeline::open(folder)
         .unwrap()
         .decode(Audio::mono(16_000))
@@ -72,7 +72,7 @@ pub fn everything(folder: &Path, batch: Batch) -> Builder {
 }
 
 /// One batch, as a number: keys, shapes, lengths and every bit of every tensor.
-pub fn digest(batch: &ReadyBatch) -> u64 {
+pub(crate) fn digest(batch: &ReadyBatch) -> u64 {
     let mut hasher = DefaultHasher::new();
     (batch.epoch, batch.step, &batch.keys, &batch.valid, &batch.texts).hash(&mut hasher);
     for tensor in &batch.tensors {
@@ -82,6 +82,6 @@ pub fn digest(batch: &ReadyBatch) -> u64 {
 }
 
 /// All batches of an epoch, or of the rest of one.
-pub fn digests(pipeline: &mut Pipeline, epoch: u64) -> Vec<u64> {
+pub(crate) fn digests(pipeline: &mut Pipeline, epoch: u64) -> Vec<u64> {
     pipeline.epoch(epoch).map(|batch| digest(&batch.unwrap())).collect()
 }

@@ -1,0 +1,293 @@
+//! Each kind of dataset is found by looking, and gives the samples that it holds.
+
+mod common;
+
+use std::{fs, path::Path, sync::Arc};
+
+use arrow_array::{ArrayRef, BinaryArray, RecordBatch, StringArray, StructArray};
+use arrow_schema::{DataType, Field};
+use common::{clip, wav};
+use feedwater::{
+    Audio, Batch, Npy, Pipeline, Policy, ReadyBatch, Value, field,
+    source::{self, Kind, Source},
+};
+use parquet::{arrow::ArrowWriter, file::properties::WriterProperties};
+
+/// Writes clips of 0.1, 0.2, … s.
+fn clips(folder: &Path, names: &[&str]) {
+    for (number, name) in names.iter().enumerate() {
+        let file = folder.join(name);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, wav(&clip(number, 0.1 * (number + 1) as f64), 16_000)).unwrap();
+    }
+}
+
+/// All samples of a dataset in one batch, in the order of the source.
+fn all(path: &Path) -> ReadyBatch {
+    let source = source::open(path).unwrap();
+    let (kind, count) = (source.kind(), source.len());
+    let builder = Pipeline::from_source(source).batch(Batch::of(count)).shuffle(false).policy(Policy::fail());
+    let builder = match kind {
+        Kind::Npy | Kind::NpyManifest => builder.decode(Npy),
+        Kind::Text => builder,
+        _ => builder.decode(Audio::mono(16_000)),
+    };
+    builder.build().unwrap().epoch(0).next().unwrap().unwrap()
+}
+
+fn sound_lengths(batch: &ReadyBatch) -> Vec<usize> {
+    batch.get("input_values").unwrap().lengths.clone()
+}
+
+#[test]
+fn audiofolder_with_jsonl_and_with_csv() {
+    let folder = tempfile::tempdir().unwrap();
+    clips(folder.path(), &["train/a.wav", "train/b.wav"]);
+    let jsonl = folder.path().join("metadata.jsonl");
+    // The first row has no text; that must not hide the second's.
+    fs::write(
+        &jsonl,
+        "{\"file_name\": \"train/a.wav\"}\n\n{\"file_name\": \"train/b.wav\", \"text\": \"b\", \"x\": [1]}\n",
+    )
+    .unwrap();
+    assert_eq!(source::detect(folder.path()).unwrap(), Kind::AudioFolder);
+    let batch = all(folder.path());
+    assert_eq!(batch.keys, ["train/a.wav", "train/b.wav"]);
+    assert_eq!(batch.texts[0].1, ["", "b"]);
+    assert_eq!(sound_lengths(&batch), [1600, 3200]);
+
+    fs::remove_file(jsonl).unwrap();
+    let csv = "\u{feff}file_name,transcription\ntrain/a.wav,\"one, \"\"two\"\"\nthree\"\ntrain/b.wav,b\n";
+    fs::write(folder.path().join("metadata.csv"), csv).unwrap();
+    let batch = all(folder.path());
+    assert_eq!(batch.texts[0].1, ["one, \"two\"\nthree", "b"]);
+}
+
+#[test]
+fn nemo_manifest_with_offsets() {
+    let folder = tempfile::tempdir().unwrap();
+    clips(folder.path(), &["a.wav", "b.wav"]);
+    let manifest = folder.path().join("manifest.jsonl");
+    let lines = "{\"audio_filepath\": \"b.wav\", \"duration\": 0.05, \"offset\": 0.1, \"text\": \"part\"}\n\
+                 {\"audio_filepath\": \"a.wav\", \"duration\": 0.1, \"text\": \"whole\"}\n";
+    fs::write(&manifest, lines).unwrap();
+    assert_eq!(source::detect(&manifest).unwrap(), Kind::Manifest);
+    let batch = all(&manifest);
+    assert_eq!(batch.keys, ["b.wav#0", "a.wav#1"]);
+    assert_eq!(sound_lengths(&batch), [800, 1600]);
+    let whole: Vec<f32> = clip(1, 0.2).iter().map(|sample| f32::from(*sample) / 32768.0).collect();
+    assert_eq!(batch.get("input_values").unwrap().as_f32().unwrap()[..800], whole[1600..2400]);
+}
+
+#[test]
+fn ljspeech_common_voice_and_bare_folders() {
+    let folder = tempfile::tempdir().unwrap();
+    clips(folder.path(), &["wavs/LJ1.wav", "wavs/LJ2.wav"]);
+    fs::write(folder.path().join("metadata.csv"), "LJ1|raw \"1|normal 1\nLJ2|raw 2\n").unwrap();
+    assert_eq!(source::detect(folder.path()).unwrap(), Kind::LjSpeech);
+    let batch = all(folder.path());
+    assert_eq!(
+        (batch.keys, batch.texts[0].1.clone()),
+        (vec!["LJ1".into(), "LJ2".into()], vec!["normal 1".into(), "raw 2".to_owned()])
+    );
+
+    let folder = tempfile::tempdir().unwrap();
+    clips(folder.path(), &["clips/x.wav"]);
+    let table = folder.path().join("validated.tsv");
+    fs::write(&table, "client_id\tpath\tsentence\n7\tx.wav\tSaid \"so\n").unwrap();
+    let batch = all(&table);
+    assert_eq!(batch.texts[0].1, ["Said \"so"]);
+
+    let folder = tempfile::tempdir().unwrap();
+    clips(folder.path(), &["b/2.wav", "a/1.wav"]);
+    assert_eq!(source::detect(folder.path()).unwrap(), Kind::Audio);
+    assert_eq!(all(folder.path()).keys, ["a/1.wav", "b/2.wav"]);
+    let list = folder.path().join("list.txt");
+    fs::write(&list, "b/2.wav\na/1.wav\n").unwrap();
+    assert_eq!(source::detect(&list).unwrap(), Kind::PathList);
+    assert_eq!(all(&list).keys, ["b/2.wav#0", "a/1.wav#1"]);
+}
+
+/// A `.npy` of one row with one number.
+fn npy(value: f32) -> Vec<u8> {
+    let mut file = b"\x93NUMPY\x01\x00\x40\x00".to_vec();
+    file.extend(
+        format!("{:<63}\n", "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1), }").as_bytes(),
+    );
+    file.extend(value.to_le_bytes());
+    file
+}
+
+#[test]
+fn arrays_with_labels_from_tables() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["a.npy", "b.npy", "c.npy"] {
+        fs::write(folder.path().join(name), npy(1.0)).unwrap();
+    }
+    let labels = |batch: &ReadyBatch| batch.get(field::LABELS).unwrap().as_i64().unwrap().to_vec();
+    fs::write(folder.path().join("labels.csv"), "file,label\na.npy,zebra\nb.npy,ant\nc.npy,zebra\n").unwrap();
+    assert_eq!(labels(&all(folder.path())), [1, 0, 1]);
+    let table = folder.path().join("table.csv");
+    fs::write(&table, "path,label\nc.npy,5\na.npy,6\n").unwrap();
+    assert_eq!(source::detect(&table).unwrap(), Kind::NpyManifest);
+    assert_eq!(labels(&all(&table)), [5, 6]);
+    fs::write(&table, "path,label\nc.npy,x\na.npy,w\n").unwrap();
+    assert_eq!(labels(&all(&table)), [1, 0]);
+}
+
+#[test]
+fn text_in_lines_and_in_json() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("a.txt"), "one\r\n\n  two  \nthree").unwrap();
+    fs::write(folder.path().join("b.jsonl"), "{\"id\": 1, \"text\": \"fo\\u00fcr\"}\n").unwrap();
+    assert_eq!(source::detect(folder.path()).unwrap(), Kind::Text);
+    let batch = all(folder.path());
+    assert_eq!(batch.keys, ["a.txt#0", "a.txt#1", "a.txt#2", "b.jsonl#0"]);
+    assert_eq!(batch.texts[0].1, ["one", "  two  ", "three", "foür"]);
+}
+
+fn tar(path: &Path, members: &[(&str, Vec<u8>)]) {
+    let mut builder = tar::Builder::new(fs::File::create(path).unwrap());
+    for (name, bytes) in members {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(bytes.len() as u64);
+        header.set_mode(0o644);
+        header.set_cksum();
+        builder.append_data(&mut header, name, bytes.as_slice()).unwrap();
+    }
+    builder.finish().unwrap();
+}
+
+#[test]
+fn tar_shards_group_neighbours_by_key() {
+    let folder = tempfile::tempdir().unwrap();
+    for shard in 0..2 {
+        let sound = |seconds| wav(&clip(shard, seconds), 16_000);
+        let members = [
+            ("x/a.wav", sound(0.1)),
+            ("x/a.txt", b"first\n".to_vec()),
+            ("x/a.json", b"{\"speaker\": 7}".to_vec()),
+            ("x/b.json", b"{\"text\": \"second\"}".to_vec()),
+            ("x/b.wav", sound(0.2)),
+        ];
+        tar(&folder.path().join(format!("s-{shard:03}.tar")), &members);
+    }
+    let pattern = folder.path().join("s-{000..001}.tar");
+    for path in [folder.path(), &pattern] {
+        assert_eq!(source::detect(path).unwrap(), Kind::Tar);
+        let batch = all(path);
+        assert_eq!(batch.keys, ["s-000/x/a", "s-000/x/b", "s-001/x/a", "s-001/x/b"]);
+        assert_eq!(batch.texts[0].1, ["first", "second", "first", "second"]);
+        assert_eq!(sound_lengths(&batch), [1600, 3200, 1600, 3200]);
+    }
+}
+
+#[test]
+fn a_key_that_comes_twice_is_one_refused_sample_not_one_for_each_member() {
+    let folder = tempfile::tempdir().unwrap();
+    let sound = wav(&clip(0, 0.1), 16_000);
+    let pair = |name: &'static str| {
+        [(name, sound.clone()), (if name == "a.wav" { "a.txt" } else { "b.txt" }, b"t".to_vec())]
+    };
+    let members: Vec<_> = [pair("a.wav"), pair("b.wav"), pair("a.wav")].concat();
+    let file = folder.path().join("s.tar");
+    tar(&file, &members);
+    let source = source::open(&file).unwrap();
+    assert_eq!(source.len(), 3);
+    assert!(source.sample(1).is_ok());
+    let fault = source.sample(2).unwrap_err();
+    assert!(fault.reason.contains("twice"), "{fault}");
+}
+
+#[test]
+fn parquet_with_sound_and_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let count = 40;
+    let sounds: Vec<Vec<u8>> = (0..count).map(|n| wav(&clip(n, 0.05 + n as f64 / 1000.0), 16_000)).collect();
+    let bytes: ArrayRef = Arc::new(BinaryArray::from_iter_values(&sounds));
+    let paths: ArrayRef = Arc::new(StringArray::from_iter_values((0..count).map(|n| format!("{n}.wav"))));
+    let audio: ArrayRef = Arc::new(StructArray::from(vec![
+        (Arc::new(Field::new("bytes", DataType::Binary, true)), bytes),
+        (Arc::new(Field::new("path", DataType::Utf8, true)), paths),
+    ]));
+    let texts: ArrayRef = Arc::new(StringArray::from_iter_values((0..count).map(|n| format!("text {n}"))));
+    let batch = RecordBatch::try_from_iter([("audio", audio), ("sentence", texts)]).unwrap();
+    let file = folder.path().join("train.parquet");
+    // Row groups of 7, so that shuffling has several to mix.
+    let properties = WriterProperties::builder().set_max_row_group_row_count(Some(7)).build();
+    let mut writer =
+        ArrowWriter::try_new(fs::File::create(&file).unwrap(), batch.schema(), Some(properties)).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+
+    assert_eq!(source::detect(folder.path()).unwrap(), Kind::Parquet);
+    let batch = all(folder.path());
+    assert_eq!(batch.keys[39], "train.parquet#39");
+    assert_eq!(batch.texts[0].1[39], "text 39");
+    assert_eq!(sound_lengths(&batch)[..2], [800, 816]);
+
+    let mut pipeline = Pipeline::open(&file)
+        .unwrap()
+        .decode(Audio::mono(16_000))
+        .batch(Batch::of(8))
+        .seed(1)
+        .build()
+        .unwrap();
+    let mut keys: Vec<String> = pipeline.epoch(0).flat_map(|batch| batch.unwrap().keys.clone()).collect();
+    let shuffled = keys.clone();
+    keys.sort_by_key(|key| key.rsplit('#').next().unwrap().parse::<u32>().unwrap());
+    assert_ne!(keys, shuffled);
+    assert_eq!(keys, (0..40).map(|n| format!("train.parquet#{n}")).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_fingerprint_follows_the_data() {
+    let folder = tempfile::tempdir().unwrap();
+    clips(folder.path(), &["a.wav", "b.wav"]);
+    let print = || source::open(folder.path()).unwrap().fingerprint();
+    let first = print();
+    assert_eq!(first, print());
+    fs::rename(folder.path().join("b.wav"), folder.path().join("c.wav")).unwrap();
+    assert_ne!(first, print());
+}
+
+#[test]
+fn what_is_nothing_is_said_to_be_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let message = |path: &Path| {
+        let error = source::open(path).err().unwrap().to_string();
+        error.replace(&folder.path().display().to_string(), "DIR")
+    };
+    fs::write(folder.path().join("x.bin"), "x").unwrap();
+    insta::assert_snapshot!(message(folder.path()), @r"
+    `DIR` holds no sound, arrays, text, tar shards or Parquet tables
+    hint: known endings: wav flac mp3 ogg m4a npy jsonl txt tar parquet
+    ");
+    insta::assert_snapshot!(message(&folder.path().join("none")), @r"
+    `DIR/none` does not exist
+    hint: `feedwater generate morse --out data/morse` makes a dataset to try
+    ");
+    let array = folder.path().join("array.json");
+    fs::write(&array, "[1, 2]").unwrap();
+    insta::assert_snapshot!(message(&array), @r"
+    `DIR/array.json` is not JSON lines: its first line is not an object
+    hint: write one JSON object a line; a JSON array can be turned into lines with `jq -c '.[]'`
+    ");
+    let table = folder.path().join("t.csv");
+    fs::write(&table, "name,words\na,b\n").unwrap();
+    insta::assert_snapshot!(message(&table), @r"
+    `DIR/t.csv` has no column that names files; its columns are name, words
+    hint: name one of them file_name, audio_filepath, audio, path, file, audio_path, wav, npy, filename
+    ");
+}
+
+#[test]
+fn a_sample_keeps_its_fields_by_name() {
+    let sample = feedwater::Sample::new("k")
+        .with(field::TEXT, "a".to_owned())
+        .with("score", 2.5)
+        .with(field::TEXT, "b".to_owned());
+    assert_eq!(sample.text(), Some("b"));
+    assert!(matches!(sample.get("score"), Some(Value::Number(score)) if (*score - 2.5).abs() < 1e-9));
+    assert_eq!(sample.fields().count(), 2);
+}
