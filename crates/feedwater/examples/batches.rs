@@ -83,7 +83,8 @@ fn first(texts: &[String]) -> &str {
     texts.first().map_or("", String::as_str)
 }
 
-/// What each stage did, over all threads, and what the consumer waited for.
+/// What each stage did, over all threads, and what the consumer waited for. Stages may have seen a few samples more than
+/// were taken: the next epoch is under way before this one ends.
 fn show_report(report: &Report) {
     println!("\n{:<10}{:>8}{:>10}{:>10}", "stage", "items", "busy ms", "MB");
     for stage in &report.stages {

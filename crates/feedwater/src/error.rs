@@ -16,7 +16,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// A setting is wrong. Change it; nothing was started.
-    #[error("{what}{}", hint_line(.hint))]
+    #[error("{what}{}", hint_line(.hint.as_deref()))]
     Config {
         /// What is wrong, naming the setting.
         what: String,
@@ -40,8 +40,10 @@ pub enum Error {
         fault: Fault,
     },
     /// A sample failed and the policy is to stop at the first one.
-    #[error("sample `{key}` failed in {stage}: {fault}{}", hint_line(&Some(
-        "to leave bad samples out and go on, use the `skip` policy".to_owned())))]
+    #[error(
+        "sample `{key}` failed in {stage}: {fault}{}",
+        hint_line(Some("to leave bad samples out and go on, use the `skip` policy"))
+    )]
     Sample {
         /// The sample's key.
         key: String,
@@ -51,8 +53,13 @@ pub enum Error {
         fault: Fault,
     },
     /// More samples failed than the ceiling allows.
-    #[error("{bad} of {epoch_samples} samples failed, more than the ceiling of {allowed}; the last was `{key}` in {stage}: \
-             {fault}{}", hint_line(&Some("see `quarantine.jsonl` for each of them; raise the ceiling with `Policy::skip_up_to`".to_owned())))]
+    #[error(
+        "{bad} of {epoch_samples} samples failed, more than the ceiling of {allowed}; the last was `{key}` in {stage}: \
+             {fault}{}",
+        hint_line(Some(
+            "see `quarantine.jsonl` for each of them; raise the ceiling with `Policy::skip_up_to`"
+        ))
+    )]
     TooManyBad {
         /// How many failed in this epoch so far.
         bad: u64,
@@ -65,12 +72,12 @@ pub enum Error {
         /// The stage that refused it.
         stage: &'static str,
         /// Where and why.
-        fault: Fault,
+        fault: Box<Fault>,
     },
     /// A stage has not come back within the limit. Its thread is left behind.
     #[error("stage {stage} has been working on sample `{key}` for {:.1} s, longer than the limit of {:.1} s{}",
         elapsed.as_secs_f64(), limit.as_secs_f64(),
-        hint_line(&Some("raise it with `stuck_after`, or look at that sample".to_owned())))]
+        hint_line(Some("raise it with `stuck_after`, or look at that sample")))]
     Stuck {
         /// The stage.
         stage: &'static str,
@@ -82,7 +89,7 @@ pub enum Error {
         limit: Duration,
     },
     /// A saved state does not belong to this pipeline.
-    #[error("this state cannot be resumed here: {what}{}", hint_line(.hint))]
+    #[error("this state cannot be resumed here: {what}{}", hint_line(.hint.as_deref()))]
     State {
         /// What differs.
         what: String,
@@ -121,8 +128,8 @@ impl Error {
     }
 }
 
-fn hint_line(hint: &Option<String>) -> String {
-    hint.as_ref().map(|hint| format!("\nhint: {hint}")).unwrap_or_default()
+fn hint_line(hint: Option<&str>) -> String {
+    hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default()
 }
 
 /// What is wrong with some bytes: where, and why.

@@ -1,6 +1,8 @@
 //! What a pipeline promises while it runs: bad samples leave holes and are written down, panics and hangs are named, and
 //! dropping it ends its threads.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod common;
 
 use std::{

@@ -1,5 +1,7 @@
 //! Each kind of dataset is found by looking, and gives the samples that it holds.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod common;
 
 use std::{fs, path::Path, sync::Arc};
@@ -9,7 +11,7 @@ use arrow_schema::{DataType, Field};
 use common::{clip, wav};
 use feedwater::{
     Audio, Batch, Npy, Pipeline, Policy, ReadyBatch, Value, field,
-    source::{self, Kind, Source},
+    source::{self, Kind},
 };
 use parquet::{arrow::ArrowWriter, file::properties::WriterProperties};
 

@@ -2,6 +2,8 @@
 //!
 //! The reference ids come from `fixtures/make_tokenizer.py`.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::{fs, path::PathBuf, sync::LazyLock};
 
 use feedwater::{Error, Tokenize};

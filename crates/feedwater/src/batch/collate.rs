@@ -92,19 +92,19 @@ impl Collate {
                     value.kind()
                 )));
             }
-            if let Some(length) = padded_length(value) {
-                if self.batch.pad_of(batch_name(name)).length(length).is_none() {
-                    return Err(Fault::new(format!(
-                        "`{name}` is {length} long, longer than the largest static shape"
-                    )));
-                }
+            if let Some(length) = padded_length(value)
+                && self.batch.pad_of(batch_name(name)).length(length).is_none()
+            {
+                return Err(Fault::new(format!(
+                    "`{name}` is {length} long, longer than the largest static shape"
+                )));
             }
         }
         Ok(())
     }
 
     /// Takes out the samples that cannot travel with the first of them: arrays must agree in all axes but the padded one.
-    pub(crate) fn part(&self, rows: &mut [Option<Sample>]) -> Vec<(usize, Fault)> {
+    pub(crate) fn part(rows: &mut [Option<Sample>]) -> Vec<(usize, Fault)> {
         let Some(first) = rows.iter().position(Option::is_some) else { return Vec::new() };
         let (lead, others) = rows[first..].split_at_mut(1);
         let Some(lead) = &lead[0] else { return Vec::new() };
@@ -140,7 +140,7 @@ impl Collate {
     ) -> ReadyBatch {
         let holes = self.keeps_holes();
         let rows: Vec<Option<Sample>> =
-            if holes { rows } else { rows.into_iter().filter(Option::is_some).collect() };
+            if holes { rows } else { rows.into_iter().flatten().map(Some).collect() };
         let valid: Vec<bool> = rows.iter().map(Option::is_some).collect();
         let mut keys = Vec::with_capacity(rows.len());
         let mut columns: Vec<(Cow<'static, str>, Vec<Option<Value>>)> = Vec::new();

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 pub(crate) mod collate;
 pub(crate) mod pack;
 
-/// What a padded label is filled with: PyTorch's losses leave it out.
+/// What a padded label is filled with: the losses of `torch` leave it out.
 pub const IGNORED_LABEL: i64 = -100;
 
 /// How samples are put together.

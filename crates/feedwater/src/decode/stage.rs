@@ -87,13 +87,13 @@ pub(crate) struct DecodeStage {
 
 impl DecodeStage {
     pub(crate) fn new(decode: Decode) -> Result<Self> {
-        if let Decode::Audio(Audio { rate: Some(rate) }) = decode {
-            if !(1_000..=384_000).contains(&rate) {
-                return Err(Error::config_hint(
-                    format!("`decode` cannot give {rate} samples a second"),
-                    "Whisper takes 16 000: `Audio::mono(16_000)`",
-                ));
-            }
+        if let Decode::Audio(Audio { rate: Some(rate) }) = decode
+            && !(1_000..=384_000).contains(&rate)
+        {
+            return Err(Error::config_hint(
+                format!("`decode` cannot give {rate} samples a second"),
+                "Whisper takes 16 000: `Audio::mono(16_000)`",
+            ));
         }
         Ok(Self { decode, limits: Limits::default(), decoders: Pool::default(), bytes: Pool::default() })
     }

@@ -1,7 +1,7 @@
 //! How does a batch reach the device? In memory that was there before: a ring of buffers that are filled, handed out,
 //! and come back when the batch is dropped.
 //!
-//! The memory can be anybody's: PyTorch hands in pinned buffers through [`Memory::foreign`], by default it is plain
+//! The memory can be anybody's: `torch` hands in pinned buffers through [`Memory::foreign`], by default it is plain
 //! memory aligned to 64 bytes. This is the one place in the engine with `unsafe`: rows of one buffer are written by
 //! several threads at once.
 
@@ -50,6 +50,9 @@ impl Drop for Allocation {
 
 impl Memory {
     /// New memory, zeroed: by the system, page by page as it is touched, not by us beforehand.
+    ///
+    /// # Panics
+    /// Where `bytes` is more than an address can count.
     pub fn new(bytes: usize) -> Self {
         let layout =
             Layout::from_size_align(bytes.max(1), ALIGNMENT).unwrap_or_else(|_| panic!("{bytes} bytes"));

@@ -128,7 +128,7 @@ impl Pipeline {
             prefetch: 0,
             budget_bytes: 2 << 30,
             policy: Policy::skip(),
-            stuck_after: Duration::from_secs(300),
+            stuck_after: Duration::from_mins(5),
             rank: 0,
             world: 1,
             measure: true,

@@ -24,7 +24,10 @@ use super::{
     stage::Context,
 };
 use crate::{
-    batch::{collate::Filling, pack::Document},
+    batch::{
+        collate::{Collate, Filling},
+        pack::Document,
+    },
     deliver::ReadyBatch,
     error::{Error, Fault, Result},
     sample::{Sample, Value, field},
@@ -436,7 +439,7 @@ impl Shared {
         let mut documents = Vec::new();
         let mut batch = None;
         if let (Some(step), Some(filling)) = (&unit.step, filling) {
-            for (row, fault) in flow.collate.part(&mut samples) {
+            for (row, fault) in Collate::part(&mut samples) {
                 let key = flow.source.key(unit.samples[row]);
                 bad.push((row, BadSample { key, stage: "batch", fault }));
             }

@@ -169,6 +169,7 @@ impl Pipeline {
 }
 
 /// The batches of one epoch.
+#[expect(clippy::struct_field_names, reason = "its number is what an epoch is called by")]
 pub struct Epoch<'p> {
     pipeline: &'p mut Pipeline,
     epoch: u64,

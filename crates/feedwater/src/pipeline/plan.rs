@@ -229,11 +229,11 @@ impl EpochPlan {
         if self.plan.shuffle {
             order = (0..steps.len() as u64).map(|at| shuffled.apply(at) as usize).collect();
             // A step that is not whole stays at the end, where dropping it is dropping the last.
-            if let Grouping::Buckets { count, .. } = self.plan.grouping {
-                if let Some(short) = order.iter().position(|step| (steps[*step].len() as u64) < count) {
-                    let short = order.remove(short);
-                    order.push(short);
-                }
+            if let Grouping::Buckets { count, .. } = self.plan.grouping
+                && let Some(short) = order.iter().position(|step| (steps[*step].len() as u64) < count)
+            {
+                let short = order.remove(short);
+                order.push(short);
             }
         }
         let take = |step: usize| {

@@ -72,9 +72,9 @@ pub(crate) struct Quarantine {
     written: HashSet<String>,
 }
 
-/// A line of `quarantine.jsonl`.
+/// What is written down of a bad sample: a line of `quarantine.jsonl`.
 #[derive(Serialize)]
-struct Line<'a> {
+struct Note<'a> {
     key: &'a str,
     epoch: u64,
     step: u64,
@@ -120,14 +120,21 @@ impl Quarantine {
         }
         let allowed = (self.policy.ceiling * epoch_samples as f64).ceil() as u64;
         if bad > allowed {
-            return Err(Error::TooManyBad { bad, epoch_samples, allowed, key, stage, fault });
+            return Err(Error::TooManyBad {
+                bad,
+                epoch_samples,
+                allowed,
+                key,
+                stage,
+                fault: Box::new(fault),
+            });
         }
         Ok(())
     }
 
     fn write(&self, sample: &BadSample, (epoch, step): (u64, u64)) -> std::io::Result<()> {
         let BadSample { key, stage, fault } = sample;
-        let mut line = Line {
+        let mut line = Note {
             key,
             epoch,
             step,

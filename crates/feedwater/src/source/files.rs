@@ -105,7 +105,7 @@ impl Files {
             let class =
                 |index| self.names.get(index).rsplit_once('/').map_or("", |(folder, _)| folder).to_owned();
             let classes: Vec<String> = (0..self.len()).map(class).collect();
-            if classes.iter().all(|class| class.is_empty()) {
+            if classes.iter().all(String::is_empty) {
                 return Ok(());
             }
             classes

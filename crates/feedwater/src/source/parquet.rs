@@ -195,13 +195,7 @@ impl Parquet {
         })
     }
 
-    fn fields(
-        &self,
-        table: &TableFile,
-        batch: &RecordBatch,
-        row: usize,
-        sample: &mut Sample,
-    ) -> Result<(), String> {
+    fn fields(table: &TableFile, batch: &RecordBatch, row: usize, sample: &mut Sample) -> Result<(), String> {
         let column = |name: &Option<String>| batch.column_by_name(name.as_deref()?).cloned();
         if let Some(column) = column(&table.columns.media) {
             let media = audio_cell(&*column, row)?;
@@ -211,13 +205,13 @@ impl Parquet {
         if let Some(column) = column(&table.columns.text) {
             sample.set(field::TEXT, text_cell(&*column, row).ok_or("the text is missing")?.to_owned());
         }
-        if let Some(column) = table.columns.label().and_then(|name| batch.column_by_name(name).cloned()) {
-            if let Some(number) = number_cell(&*column, row) {
-                if column.is_null(row) {
-                    return Err("the label is missing".to_owned());
-                }
-                sample.set(field::LABELS, Value::Number(number));
+        if let Some(column) = table.columns.label().and_then(|name| batch.column_by_name(name))
+            && let Some(number) = number_cell(&**column, row)
+        {
+            if column.is_null(row) {
+                return Err("the label is missing".to_owned());
             }
+            sample.set(field::LABELS, Value::Number(number));
         }
         Ok(())
     }
@@ -341,7 +335,7 @@ impl Source for Parquet {
         for batch in batches.as_ref().map_err(|fault| named(fault.clone()))? {
             if row < batch.num_rows() {
                 let mut sample = Sample::new(self.key(index));
-                let filled = isolated(|| Ok(self.fields(table, batch, row, &mut sample)));
+                let filled = isolated(|| Ok(Self::fields(table, batch, row, &mut sample)));
                 filled.and_then(|result| result.map_err(Fault::new)).map_err(named)?;
                 return Ok(sample);
             }

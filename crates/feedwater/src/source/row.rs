@@ -160,13 +160,12 @@ impl Row {
         match role {
             Role::Media => self.media = Some(cell.to_owned()),
             Role::Text => self.text = Some(cell.to_owned()),
-            Role::Duration | Role::Offset if cell.trim().is_empty() => {}
+            Role::Duration | Role::Offset | Role::Spans if cell.trim().is_empty() => {}
             Role::Duration => self.duration = Some(number(cell)?),
             Role::Offset => self.offset = Some(number(cell)?),
             Role::Label => {
                 self.label = Some(number(cell).map_or_else(|_| Label::Name(cell.to_owned()), Label::Number));
             }
-            Role::Spans if cell.trim().is_empty() => {}
             Role::Spans => {
                 let spans: Vec<SpanRow> = serde_json::from_str(cell).map_err(|error| error.to_string())?;
                 self.spans = spans.into_iter().map(Span::from).collect();

@@ -1,6 +1,6 @@
 //! Metadata in a table: a row names a sound or array file and says what is known of it.
 //!
-//! One reader for Hugging Face's audiofolder, NeMo manifests, Common Voice, LJSpeech, lists of paths and manifests of
+//! One reader for Hugging Face's audiofolder, `NeMo` manifests, Common Voice, `LJSpeech`, lists of paths and manifests of
 //! arrays: they differ in how a row is written and what its columns are called.
 
 use std::path::{Path, PathBuf};

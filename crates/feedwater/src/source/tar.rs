@@ -1,4 +1,4 @@
-//! WebDataset shards: tar files in which neighbouring members that share a name up to the first dot are one sample.
+//! `WebDataset` shards: tar files in which neighbouring members that share a name up to the first dot are one sample.
 //!
 //! The headers are walked once to find where each member's bytes are; nothing is ever extracted, so a member's name is
 //! only a name. A sample is then a positional read into its shard, so shards can be shuffled like files.
@@ -147,7 +147,7 @@ impl Tar {
         self.members.push(Member { ending: ending.into(), offset, length });
     }
 
-    fn text(&self, shard: &Shard, member: &Member) -> Result<String, Fault> {
+    fn text(shard: &Shard, member: &Member) -> Result<String, Fault> {
         let mut bytes = Vec::new();
         read_all(&Section::new(&*shard.file, member.offset, member.length), &mut bytes, MAX_TEXT_BYTES)?;
         String::from_utf8(bytes).map_err(|error| {
@@ -155,7 +155,7 @@ impl Tar {
         })
     }
 
-    fn add_fields(&self, sample: &mut Sample, shard: &Shard, member: &Member) -> Result<(), Fault> {
+    fn add_fields(sample: &mut Sample, shard: &Shard, member: &Member) -> Result<(), Fault> {
         let short = member.ending.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
         let media = || Media {
             path: shard.path.clone(),
@@ -172,16 +172,16 @@ impl Tar {
                 let media = media();
                 sample.set(field::FEATURES, media);
             }
-            "txt" => sample.set(field::TEXT, self.text(shard, member)?.trim_end().to_owned()),
+            "txt" => sample.set(field::TEXT, Self::text(shard, member)?.trim_end().to_owned()),
             "cls" => {
-                let text = self.text(shard, member)?;
+                let text = Self::text(shard, member)?;
                 let class: f64 = text.trim().parse().map_err(|_| {
                     Fault::at_byte(member.offset, format!("the class `{}` is not a number", text.trim()))
                 })?;
                 sample.set(field::LABELS, Value::Number(class));
             }
             "json" => {
-                let text = self.text(shard, member)?;
+                let text = Self::text(shard, member)?;
                 let row = super::row::parse_json(text.as_bytes())
                     .map_err(|reason| Fault::at_byte(member.offset, reason))?;
                 if let (Some(text), None) = (row.text, sample.get(field::TEXT)) {
@@ -231,7 +231,7 @@ impl Source for Tar {
         }
         let mut sample = Sample::new(&*entry.key);
         for member in members {
-            self.add_fields(&mut sample, shard, member).map_err(|fault| {
+            Self::add_fields(&mut sample, shard, member).map_err(|fault| {
                 let name = format!("{}.{}", sample_name(&entry.key), member.ending);
                 Fault {
                     place: Place::Member(name),

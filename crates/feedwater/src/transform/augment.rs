@@ -59,7 +59,7 @@ impl TimeShift {
     }
 }
 
-/// SpecAugment: stretches of time and bands of pitch are set to zero.
+/// `SpecAugment`: stretches of time and bands of pitch are set to zero.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SpecAugment {
     time_masks: usize,

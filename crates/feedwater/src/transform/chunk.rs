@@ -149,7 +149,7 @@ fn count_all(source: &dyn Source, chunk: &Chunk) -> Result<Vec<u32>> {
                     Ok(count) => counts[index as usize] = count,
                     // The first in the dataset's order, whoever found it.
                     Err(error) if refused.as_ref().is_none_or(|(first, _)| index < *first) => {
-                        refused = Some((index, error))
+                        refused = Some((index, error));
                     }
                     Err(_) => {}
                 }

@@ -10,13 +10,13 @@ use multiversion::multiversion;
 /// The mantissa is brought to [√½, √2) and put through the polynomial that Cephes has for single precision. The input must
 /// be normal and positive.
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "it must be inlined into each copy that multiversion makes")]
+#[allow(clippy::inline_always, reason = "it must be inlined into each copy that multiversion makes")]
 pub(super) fn log10(x: f32) -> f32 {
     natural_log(x) * std::f32::consts::LOG10_E
 }
 
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "it must be inlined into each copy that multiversion makes")]
+#[allow(clippy::inline_always, reason = "it must be inlined into each copy that multiversion makes")]
 #[expect(
     clippy::unreadable_literal,
     clippy::excessive_precision,
@@ -85,7 +85,7 @@ pub(crate) const GAUSSIANS: usize = 32;
 
 /// Sine and cosine of `turn` full turns, for `turn` in −½ … ½, within 1e-6: enough for noise, and it vectorises.
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "it must be inlined into each copy that multiversion makes")]
+#[allow(clippy::inline_always, reason = "it must be inlined into each copy that multiversion makes")]
 fn sin_cos_turn(turn: f32) -> (f32, f32) {
     // Of a quarter of the angle, by their series; then doubled twice.
     let x = turn * (std::f32::consts::TAU / 4.0);

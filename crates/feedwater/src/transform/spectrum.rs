@@ -55,6 +55,10 @@ pub(super) struct Bench {
     values: [Kept; WINDOW],
 }
 
+#[expect(
+    clippy::large_stack_arrays,
+    reason = "on the stack for a moment, once a thread, on its way into a box"
+)]
 impl Default for Bench {
     fn default() -> Self {
         Self { columns: [[0.0; WIDTH]; HOP], values: [Kept::default(); WINDOW] }
@@ -109,7 +113,7 @@ struct Transform<'a> {
 macro_rules! inlined {
     ($($item:item)*) => {$(
         #[inline(always)]
-        #[expect(clippy::inline_always, reason = "compiled for the instruction set of the caller")]
+        #[allow(clippy::inline_always, reason = "compiled for the instruction set of the caller")]
         $item
     )*};
 }
@@ -412,7 +416,7 @@ mod tests {
                 (0..WINDOW).map(|n| f64::from(samples[frame * HOP + n]) * weight(n)).collect();
             let mut output = fft.make_output_vec();
             fft.process(&mut input, &mut output).unwrap();
-            for (bin, expected) in output.iter().map(|z| z.norm_sqr()).enumerate() {
+            for (bin, expected) in output.iter().map(realfft::num_complex::Complex::norm_sqr).enumerate() {
                 let got = f64::from(powers[bin][frame]);
                 assert!(
                     (got - expected).abs() <= 1e-6 * expected + 1e-20,

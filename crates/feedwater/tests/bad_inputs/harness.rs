@@ -266,12 +266,12 @@ pub(crate) fn every_mutation(bytes: &[u8], count: usize, mut attempt: impl FnMut
 
 fn mutate(bytes: &[u8], random: &mut Pcg64Mcg) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
-    for _ in 0..1 + random.next_u32() % 4 {
+    for _ in 0..=random.next_u32() % 4 {
         if bytes.is_empty() {
             break;
         }
         // Half of them in the first bytes, where most headers are.
-        let most = if random.next_u32() % 2 == 0 { bytes.len().min(128) } else { bytes.len() };
+        let most = if random.next_u32().is_multiple_of(2) { bytes.len().min(128) } else { bytes.len() };
         let at = random.next_u64() as usize % most.max(1);
         match random.next_u32() % 8 {
             0 => bytes.insert(at, random.next_u32() as u8),

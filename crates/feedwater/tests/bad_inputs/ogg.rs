@@ -27,7 +27,7 @@ fn last_page_in_two(bytes: &[u8]) -> (Vec<u8>, usize) {
     let page = &bytes[last..];
     let segments = &page[27..27 + usize::from(page[26])];
     let body = &page[27 + segments.len()..];
-    let half = (segments.len() / 2..).find(|at| segments[*at - 1] < 255).unwrap();
+    let half = (segments.len() / 2..segments.len()).find(|at| segments[*at - 1] < 255).unwrap();
     let cut: usize = segments[..half].iter().map(|&length| usize::from(length)).sum();
     let part = |segments: &[u8], body: &[u8], number: u8, flags: u8, granule: u64| {
         let mut head = page[..27].to_vec();

@@ -8,7 +8,11 @@ use arrow_array::{
 };
 use arrow_schema::{DataType, Field};
 use feedwater::error::Place;
-use parquet::{arrow::ArrowWriter, basic::Compression, file::properties::WriterProperties};
+use parquet::{
+    arrow::ArrowWriter,
+    basic::{Compression, ZstdLevel},
+    file::properties::WriterProperties,
+};
 
 use crate::harness::{
     As, Scratch, bad_dataset, every_mutation, every_prefix, fixture, folder, only_bad, skipping,
@@ -211,7 +215,8 @@ fn mutations() {
     let sound = fixture("pcm_u8.wav");
     let audio = sounds(&[Some(&sound[..200]), Some(&sound[..300]), None]);
     let labels: ArrayRef = Arc::new(Int64Array::from(vec![1, 2, 3]));
-    for compression in [Compression::UNCOMPRESSED, Compression::SNAPPY, Compression::ZSTD(Default::default())]
+    for compression in
+        [Compression::UNCOMPRESSED, Compression::SNAPPY, Compression::ZSTD(ZstdLevel::default())]
     {
         let columns = [
             ("audio", audio.clone()),

@@ -90,7 +90,7 @@ fn members_with_holes() {
 
 fn pax_record(key: &str, value: &str) -> Vec<u8> {
     let rest = format!(" {key}={value}\n");
-    let length = (1..).find(|length| length == &(length.to_string().len() + rest.len())).unwrap();
+    let length = (1..1000).find(|length| length == &(length.to_string().len() + rest.len())).unwrap();
     format!("{length}{rest}").into_bytes()
 }
 

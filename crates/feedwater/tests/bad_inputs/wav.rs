@@ -6,7 +6,7 @@ use crate::harness::{
     As, bad_sound, every_mutation, every_prefix, fixture, folder, good_sound, only_bad, try_sound,
 };
 
-fn chunk(id: &[u8; 4], declared: u32, body: &[u8]) -> Vec<u8> {
+fn chunk(id: [u8; 4], declared: u32, body: &[u8]) -> Vec<u8> {
     [id.as_slice(), &declared.to_le_bytes(), body].concat()
 }
 
@@ -17,7 +17,7 @@ fn format(tag: u16, channels: u16, rate: u32, bits: u16) -> Vec<u8> {
     body.extend_from_slice(&rate.wrapping_mul(u32::from(align)).to_le_bytes());
     body.extend_from_slice(&align.to_le_bytes());
     body.extend_from_slice(&bits.to_le_bytes());
-    chunk(b"fmt ", 16, &body)
+    chunk(*b"fmt ", 16, &body)
 }
 
 fn pcm16() -> Vec<u8> {
@@ -30,7 +30,7 @@ fn riff(chunks: &[Vec<u8>]) -> Vec<u8> {
 }
 
 fn data(samples: usize) -> Vec<u8> {
-    chunk(b"data", samples as u32 * 2, &vec![1; samples * 2])
+    chunk(*b"data", samples as u32 * 2, &vec![1; samples * 2])
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn empty_or_nothing_but_a_header() {
 
 #[test]
 fn the_size_of_the_data_is_only_a_claim() {
-    let with = |declared| riff(&[pcm16(), chunk(b"data", declared, &[1; 800])]);
+    let with = |declared| riff(&[pcm16(), chunk(*b"data", declared, &[1; 800])]);
     let end = Place::Byte(44 + 800);
     bad_sound("bad.wav", &with(802), &end, "the file ends here, 2 bytes before its `data` chunk does");
     bad_sound("bad.wav", &with(0xFFFF_FFF0), &end, "bytes before its `data` chunk does");
@@ -59,7 +59,7 @@ fn a_format_that_is_missing_or_there_twice() {
     bad_sound("bad.wav", &riff(&[pcm16(), pcm16(), data(4)]), &Place::Byte(36), "a second `fmt` chunk");
     bad_sound(
         "bad.wav",
-        &riff(&[chunk(b"fmt ", 4, &[1, 0, 1, 0]), data(4)]),
+        &riff(&[chunk(*b"fmt ", 4, &[1, 0, 1, 0]), data(4)]),
         &Place::Byte(20),
         "4 bytes is too short",
     );
@@ -89,7 +89,7 @@ fn channels_rates_and_depths_that_are_not_possible() {
 fn samples_that_are_no_numbers() {
     for (bad, words) in [(f32::NAN, "a sample is NaN"), (f32::INFINITY, "a sample is inf")] {
         let samples: Vec<u8> = [0.5, 0.25, bad, 0.0].iter().flat_map(|sample| sample.to_le_bytes()).collect();
-        let file = riff(&[format(3, 1, 16_000, 32), chunk(b"data", 16, &samples)]);
+        let file = riff(&[format(3, 1, 16_000, 32), chunk(*b"data", 16, &samples)]);
         bad_sound("bad.wav", &file, &Place::Byte(44 + 8), words);
     }
 }
@@ -106,7 +106,7 @@ fn rf64_says_its_size_elsewhere() {
 
 #[test]
 fn a_chunk_that_leaps_out_of_the_file() {
-    let file = riff(&[chunk(b"LIST", u32::MAX, &[0; 8]), pcm16(), data(4)]);
+    let file = riff(&[chunk(*b"LIST", u32::MAX, &[0; 8]), pcm16(), data(4)]);
     bad_sound("bad.wav", &file, &Place::Byte(file.len() as u64), "ends before a `fmt` chunk");
 }
 

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::{
+    fmt::Write as _,
     fs,
     hash::{DefaultHasher, Hash, Hasher},
     path::{Path, PathBuf},
@@ -45,8 +46,9 @@ pub(crate) fn audio_folder(folder: &Path, count: usize) {
             bytes.truncate(bytes.len() / 2);
         }
         fs::write(folder.join(format!("clip{number:04}.wav")), bytes).unwrap();
-        metadata += &format!(
-            "{{\"file_name\": \"clip{number:04}.wav\", \"text\": \"clip number {number}\", \"duration\": {seconds}}}\n"
+        let _ = writeln!(
+            metadata,
+            "{{\"file_name\": \"clip{number:04}.wav\", \"text\": \"clip number {number}\", \"duration\": {seconds}}}"
         );
     }
     fs::write(folder.join("metadata.jsonl"), metadata).unwrap();
