@@ -95,7 +95,7 @@ class Row:
 
 def rate(lane, run):
     """The figure that is compared: work done for each CPU second."""
-    work = {"audio": run["audio_seconds"], "npy": run["clips"], "text": run.get("tokens", 0)}[lane.name]
+    work = {"audio": run.get("audio_seconds", 0), "npy": run["clips"], "text": run.get("tokens", 0)}[lane.name]
     return (work or 0) / (1000 if lane.name == "text" else 1) / max(run["cpu_seconds"], 1e-9)
 
 

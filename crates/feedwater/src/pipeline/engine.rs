@@ -304,8 +304,9 @@ impl Shared {
     fn has_room(&self, queue: &Queue) -> bool {
         let under_way = queue.entries.iter().filter(|entry| entry.finished.is_none()).count();
         let bytes = queue.ready_bytes + (under_way + 1) * queue.unit_bytes;
-        queue.entries.is_empty()
-            || (queue.entries.len() < self.flow.prefetch && bytes <= self.flow.budget_bytes)
+        // Until one was made, nobody knows how large they are.
+        let fits = queue.unit_bytes > 0 && bytes <= self.flow.budget_bytes;
+        queue.entries.is_empty() || (queue.entries.len() < self.flow.prefetch && fits)
     }
 
     /// Plans the next step. Only one worker does at a time.
@@ -469,15 +470,23 @@ impl Shared {
 
     fn hand_over(&self, number: u64, finished: Finished) {
         let mut queue = lock(&self.queue);
+        let first_of_all = queue.unit_bytes == 0;
         queue.ready_bytes += finished.bytes;
-        queue.unit_bytes =
-            if queue.unit_bytes == 0 { finished.bytes } else { (queue.unit_bytes * 3 + finished.bytes) / 4 };
+        queue.unit_bytes = if queue.unit_bytes == 0 {
+            finished.bytes.max(1)
+        } else {
+            (queue.unit_bytes * 3 + finished.bytes) / 4
+        };
         let first = queue.entries.front().map_or(number, |entry| entry.unit.number);
         if let Some(entry) = queue.entries.get_mut((number - first) as usize) {
             entry.finished = Some(finished);
         }
         let is_front = number == first;
         drop(queue);
+        if first_of_all {
+            // Now that its size is known, there may be room for more.
+            self.work.notify_all();
+        }
         if is_front {
             self.ready.notify_all();
         }

@@ -210,7 +210,7 @@ pub(super) fn json_columns(lines: &Lines) -> Result<Vec<String>> {
     let mut bytes = Vec::new();
     let mut first_error = None;
     let mut names = std::collections::BTreeSet::new();
-    for index in 0..lines.len().min(32) {
+    for index in 0..lines.len().min(super::sniff::JSON_LINES as u64) {
         let parsed = lines.read(index, &mut bytes).and_then(|()| {
             serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(&bytes)
                 .map_err(|error| lines.fault(index, format!("not a JSON object: {error}")))
