@@ -76,6 +76,7 @@ class Lane:
     rate_name: str
     check_name: str
     peers: list
+    epochs: int = 1
 
 
 @dataclass
@@ -108,7 +109,8 @@ def lanes(wanted, data):
             found.append(Lane("audio", title, data / folder, 16, "audio-s/CPU-s", "max diff", AUDIO))
     if "npy" in wanted:
         title = ".npy [T, 128] + noise + 2 masks -> padded batches of 64"
-        found.append(Lane("npy", title, data / "npy", 64, "samples/CPU-s", "noise std, masked", NPY))
+        # Sixteen batches of up to 65 MB: three passes, so that what a runner does once is not most of what is measured.
+        found.append(Lane("npy", title, data / "npy", 64, "samples/CPU-s", "noise std, masked", NPY, epochs=3))
     if "text" in wanted:
         title = "JSONL -> BPE ids -> packed blocks [16, 512]"
         found.append(Lane("text", title, data / "text" / "text.jsonl", 16, "k tokens/CPU-s", "ids", TEXT))
@@ -119,14 +121,14 @@ def rows(lane, options):
     made = []
     if options.feedwater:
         command = [str(options.feedwater), lane.name, "--data", str(lane.data), "--batch-size", str(lane.batch_size)]
-        command += ["--threads", str(options.workers)]
+        command += ["--threads", str(options.workers), "--epochs", str(lane.epochs)]
         if lane.name == "text":
             command += ["--tokenizer", str(lane.data.parent / "tokenizer.json")]
         made.append(Row(f"Feedwater threads {options.workers}", command))
     for name, module, flags in lane.peers:
         name, flags = (re.sub(r"\bW\b|(?<=w)W\b", str(options.workers), text) for text in (name, flags))
         command = [sys.executable, "-m", f"peers.{module}", "--data", str(lane.data), *flags.split()]
-        made.append(Row(name, [*command, "--batch-size", str(lane.batch_size), "--json"]))
+        made.append(Row(name, [*command, "--batch-size", str(lane.batch_size), "--epochs", str(lane.epochs), "--json"]))
     return made
 
 

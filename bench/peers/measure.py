@@ -59,7 +59,7 @@ def keep_memory():
 
 
 def one_thread():
-    """Torch with one intra-op thread. Two threads cost about twice the CPU for the same mel (tried in every lane)."""
+    """Torch with one intra-op thread. Two threads cost about twice the CPU for the same mel."""
     import torch
 
     torch.set_num_threads(1)

@@ -33,12 +33,12 @@
 pub mod error;
 pub mod sample;
 
-pub mod batch;
-pub mod decode;
-pub mod deliver;
-pub mod read;
 pub mod source;
+pub mod read;
+pub mod decode;
 pub mod transform;
+pub mod batch;
+pub mod deliver;
 
 pub mod pipeline;
 
@@ -46,6 +46,6 @@ pub use batch::{Batch, DType, Pad};
 pub use decode::{Audio, Decode, Npy};
 pub use deliver::{BatchTensor, ReadyBatch};
 pub use error::{Error, Fault, Result};
-pub use pipeline::{Builder, Pipeline, Policy, State, Threads};
+pub use pipeline::{Builder, Pipeline, Policy, Report, State, Threads};
 pub use sample::{Sample, Value, field};
 pub use transform::{Chunk, Gain, LogMel, Noise, SpecAugment, TimeShift, Tokenize, WithoutTimes};

@@ -114,6 +114,21 @@ fn a_panic_in_a_stage_is_that_samples_error() {
 }
 
 #[test]
+fn a_panic_where_no_sample_is_at_fault_stops_the_run_and_does_not_hang_it() {
+    let folder = tempfile::tempdir().unwrap();
+    audio_folder(folder.path(), 8);
+    // Memory for rows of fixed shape is asked for when a step is planned, for others when it is put together.
+    for log_mel in [LogMel::whisper(80), LogMel::any_length(80)] {
+        let builder = Pipeline::open(folder.path()).unwrap().decode(Audio::mono(16_000)).log_mel(log_mel);
+        let mut pipeline = builder.buffers(|_| panic!("no pinned memory")).build().unwrap();
+        let Some(Err(Error::Sample { stage, fault, .. })) = pipeline.epoch(0).next() else {
+            panic!("it went on")
+        };
+        assert_eq!((stage, fault.reason.as_str()), ("batch", "panicked: no pinned memory"));
+    }
+}
+
+#[test]
 fn a_stage_that_hangs_is_named() {
     let folder = tempfile::tempdir().unwrap();
     audio_folder(folder.path(), 8);

@@ -23,23 +23,30 @@ pub(super) fn to_mono(sample: Sample, channels: usize, bytes: &[u8], mono: &mut 
     }
 }
 
-/// The first sample that is not a number or infinite.
-pub(super) fn not_finite(samples: &[f32]) -> Option<usize> {
+/// Louder than any sound is, whatever scale it was written in. Beyond it, the sums of a transform overflow: the
+/// resampler panics on them, and features are infinite.
+const LOUDEST: f32 = 1e10;
+
+/// The first sample that is not a number, or larger than any can be.
+pub(super) fn not_possible(samples: &[f32]) -> Option<usize> {
     // Zero times anything finite is zero, so the sum tells without a branch a sample; the search is for the bad case.
     let poison: f32 = zeroed_sum(samples);
-    if poison == 0.0 { None } else { samples.iter().position(|sample| !sample.is_finite()) }
+    if poison == 0.0 { None } else { samples.iter().position(|sample| !(sample.abs() <= LOUDEST)) }
 }
 
 #[multiversion(targets("x86_64+avx2"))]
 fn zeroed_sum(samples: &[f32]) -> f32 {
+    /// Makes what is larger than the loudest infinite.
+    const SCALE: f32 = f32::MAX / LOUDEST;
+
     let mut sums = [0.0_f32; 16];
     let (blocks, rest) = samples.as_chunks::<16>();
     for block in blocks {
         for (sum, sample) in sums.iter_mut().zip(block) {
-            *sum += sample * 0.0;
+            *sum += sample * SCALE * 0.0;
         }
     }
-    sums.iter().sum::<f32>() + rest.iter().map(|sample| sample * 0.0).sum::<f32>()
+    sums.iter().sum::<f32>() + rest.iter().map(|sample| sample * SCALE * 0.0).sum::<f32>()
 }
 
 #[multiversion(targets("x86_64+avx2"))]

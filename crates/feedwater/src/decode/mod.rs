@@ -112,9 +112,25 @@ impl Decoder {
         let decoded = mono.len();
         (self.at_file_rate, *out) = mono.into_buffers();
         let (info, plan) = result?;
+        let samples = if plan.to == plan.from { &out[..] } else { &self.at_file_rate[..decoded] };
+        // Integers cannot be too large, and a WAV's floats were looked at where their bytes are known.
+        if !matches!(info.format, "wav" | "flac")
+            && let Some(at) = convert::not_possible(samples)
+        {
+            let seconds = (plan.first + at as u64) as f64 / f64::from(plan.from);
+            let reason =
+                format!("{seconds:.3} s in, a sample decodes to {}: the file is damaged", samples[at]);
+            return Err(Fault::new(reason));
+        }
         if plan.to != plan.from {
             let started = Instant::now();
-            self.resamplers.run(&plan, &self.at_file_rate[..decoded], job.cancel, out)?;
+            let samples = &self.at_file_rate[..decoded];
+            let resampled = guarded(|| self.resamplers.run(&plan, samples, job.cancel, out));
+            if resampled.is_err() {
+                // Whatever state it was left in.
+                self.resamplers = resample::Resamplers::default();
+            }
+            resampled?;
             self.times.resample_nanos += started.elapsed().as_nanos() as u64;
         }
         if out.is_empty() {

@@ -140,7 +140,7 @@ impl Wav {
             let (now, later) = into.split_at_mut(frames);
             convert::to_mono(self.sample, usize::from(self.channels), block, now);
             if matches!(self.sample, Sample::F32 | Sample::F64)
-                && let Some(frame) = convert::not_finite(now)
+                && let Some(frame) = convert::not_possible(now)
             {
                 let offset = at + (frame * frame_bytes) as u64;
                 return Err(Fault::at_byte(offset, format!("a sample is {}", now[frame])));

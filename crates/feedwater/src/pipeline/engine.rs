@@ -6,6 +6,7 @@
 //! out, they go on with the next, so that its first batches are ready when they are asked for.
 
 use std::{
+    any::Any,
     collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
@@ -82,6 +83,7 @@ struct Entry {
 }
 
 /// A step on its way.
+#[derive(Default)]
 struct Unit {
     number: u64,
     epoch: u64,
@@ -96,18 +98,22 @@ struct Unit {
     rows: Mutex<Rows>,
 }
 
+#[derive(Default)]
 struct Rows {
     samples: Vec<Option<Sample>>,
     bad: Vec<(usize, BadSample)>,
 }
 
 /// A step that is ready.
+#[derive(Default)]
 pub(crate) struct Finished {
     pub(crate) batch: Option<ReadyBatch>,
     pub(crate) documents: Vec<Document>,
     pub(crate) bad: Vec<BadSample>,
     /// The sample that came last, and the stage that it spent the most time in.
     pub(crate) last: (String, &'static str),
+    /// Putting the batch together failed: no sample's fault, and nothing to go on with.
+    broken: Option<Fault>,
     bytes: usize,
 }
 
@@ -194,6 +200,10 @@ impl Engine {
         };
         queue.ready_bytes -= finished.bytes;
         drop(queue);
+        if let Some(fault) = finished.broken {
+            let key = unit.samples.first().map_or_else(String::new, |index| shared.flow.source.key(*index));
+            return Err(Error::Sample { key, stage: "batch", fault });
+        }
         shared.work.notify_all();
         Ok(Taken { epoch: unit.epoch, step: unit.step.clone(), finished, waited })
     }
@@ -217,6 +227,13 @@ impl Drop for Engine {
             }
         }
     }
+}
+
+/// What a panic said.
+fn said(panic: &(dyn Any + Send)) -> Fault {
+    let said = panic.downcast_ref::<&str>().map(|said| (*said).to_owned());
+    let said = said.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+    Fault::new(format!("panicked: {said}"))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -249,7 +266,10 @@ impl Shared {
                 desk.since.store(0, Ordering::Relaxed);
                 if unit.left.fetch_sub(1, Ordering::AcqRel) == 1 {
                     let began = Instant::now();
-                    let finished = self.finish(&unit, row, slowest);
+                    let finished =
+                        catch_unwind(AssertUnwindSafe(|| self.finish(&unit, row, slowest))).unwrap_or_else(
+                            |panic| Finished { broken: Some(said(&*panic)), ..Finished::default() },
+                        );
                     meter.add_time(flow.names.len() - 1, began.elapsed());
                     self.hand_over(unit.number, finished);
                     break;
@@ -285,10 +305,10 @@ impl Shared {
             } else if self.has_room(&queue) {
                 queue.planning = true;
                 drop(queue);
-                let unit = self.plan();
+                let planned = catch_unwind(AssertUnwindSafe(|| self.plan())).map_err(|panic| said(&*panic));
                 queue = lock(&self.queue);
                 queue.planning = false;
-                self.enqueue(&mut queue, unit);
+                self.enqueue(&mut queue, planned);
             } else {
                 drop(queue);
                 let looked = self.look_ahead();
@@ -345,12 +365,16 @@ impl Shared {
         }
     }
 
-    fn enqueue(&self, queue: &mut Queue, mut unit: Unit) {
+    fn enqueue(&self, queue: &mut Queue, planned: Result<Unit, Fault>) {
+        let (mut unit, broken) = match planned {
+            Ok(unit) => (unit, None),
+            Err(fault) => (Unit::default(), Some(fault)),
+        };
         unit.number = queue.next_unit;
         queue.next_unit += 1;
         // A step without samples of this rank's, and an epoch's end, are ready as they are.
         let empty = unit.samples.is_empty();
-        let finished = empty.then(|| self.finish(&unit, 0, 0));
+        let finished = empty.then(|| Finished { broken, ..self.finish(&unit, 0, 0) });
         queue.entries.push_back(Entry { unit: Arc::new(unit), claimed: 0, finished });
         self.work.notify_all();
         if empty {
@@ -380,11 +404,7 @@ impl Shared {
             Clock { shared: self, desk, meter, last: Instant::now(), slowest: (0, Duration::ZERO) };
         clock.enter(0);
         let outcome = catch_unwind(AssertUnwindSafe(|| self.stages(unit, row, index, context, &mut clock)));
-        let result = outcome.unwrap_or_else(|panic| {
-            let said = panic.downcast_ref::<&str>().map(|said| (*said).to_owned());
-            let said = said.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-            Err(Fault::new(format!("panicked: {said}")))
-        });
+        let result = outcome.unwrap_or_else(|panic| Err(said(&*panic)));
         let slowest = clock.slowest.0;
         let mut rows = lock(&unit.rows);
         match result {
@@ -464,6 +484,7 @@ impl Shared {
             documents,
             bad: bad.into_iter().map(|(_, bad)| bad).collect(),
             last: (last, flow.names[slowest]),
+            broken: None,
             bytes,
         }
     }

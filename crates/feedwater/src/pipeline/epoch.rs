@@ -46,7 +46,8 @@ impl Pipeline {
     /// The batches of an epoch; the rest of it where a state was restored in its midst.
     ///
     /// Epochs that are read one after the other flow into each other: the first batches of the next are made while the
-    /// last of this one are consumed. Dropping an epoch before its end stops all threads.
+    /// last of this one are consumed. Dropping an epoch before its end stops all threads; asking for it again starts it
+    /// over, unless a state is restored first.
     pub fn epoch(&mut self, epoch: u64) -> Epoch<'_> {
         let here = self.state.epoch == epoch;
         let goes_on =

@@ -83,7 +83,9 @@ impl Context {
 
     /// Books part of the running stage's time under another name: decoding reads files.
     pub fn charge(&mut self, stage: &'static str, time: Duration, bytes: u64) {
-        self.charges.push(Charge { stage, time, bytes });
+        if !time.is_zero() || bytes > 0 {
+            self.charges.push(Charge { stage, time, bytes });
+        }
     }
 
     #[cfg(test)]

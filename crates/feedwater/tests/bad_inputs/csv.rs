@@ -144,6 +144,6 @@ fn mutations() {
         } else {
             WHOLE.to_vec()
         };
-        every_mutation(&whole, 3000, |bytes| scratch.try_dataset(bytes).0 > 0);
+        every_mutation(&whole, 2000, |bytes| scratch.try_dataset(bytes).0 > 0);
     }
 }

@@ -94,6 +94,17 @@ fn samples_that_are_no_numbers() {
     }
 }
 
+/// A number, but of a size that overflows in every sum: the resampler panicked on it.
+#[test]
+fn samples_that_are_louder_than_anything() {
+    for loud in [f32::MAX, -3e20] {
+        let samples: Vec<u8> =
+            [0.5, loud].repeat(4000).iter().flat_map(|sample| sample.to_le_bytes()).collect();
+        let file = riff(&[format(3, 1, 8000, 32), chunk(*b"data", samples.len() as u32, &samples)]);
+        bad_sound("bad.wav", &file, &Place::Byte(44 + 4), "a sample is ");
+    }
+}
+
 #[test]
 fn rf64_says_its_size_elsewhere() {
     let whole = fixture("rf64.wav");
