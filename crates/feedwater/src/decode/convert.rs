@@ -31,7 +31,11 @@ const LOUDEST: f32 = 1e10;
 pub(super) fn not_possible(samples: &[f32]) -> Option<usize> {
     // Zero times anything finite is zero, so the sum tells without a branch a sample; the search is for the bad case.
     let poison: f32 = zeroed_sum(samples);
-    if poison == 0.0 { None } else { samples.iter().position(|sample| !(sample.abs() <= LOUDEST)) }
+    if poison == 0.0 {
+        None
+    } else {
+        samples.iter().position(|sample| sample.is_nan() || sample.abs() > LOUDEST)
+    }
 }
 
 #[multiversion(targets("x86_64+avx2"))]
