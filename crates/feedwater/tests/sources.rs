@@ -141,7 +141,11 @@ fn arrays_with_labels_from_tables() {
 fn text_in_lines_and_in_json() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("a.txt"), "one\r\n\n  two  \nthree").unwrap();
-    fs::write(folder.path().join("b.jsonl"), "{\"id\": 1, \"text\": \"fo\\u00fcr\"}\n").unwrap();
+    fs::write(
+        folder.path().join("b.jsonl"),
+        "{\"id\": 1, \"words\": 7, \"label\": [], \"text\": \"fo\\u00fcr\"}\n",
+    )
+    .unwrap();
     assert_eq!(source::detect(folder.path()).unwrap(), Kind::Text);
     let batch = all(folder.path());
     assert_eq!(batch.keys, ["a.txt#0", "a.txt#1", "a.txt#2", "b.jsonl#0"]);

@@ -61,6 +61,11 @@ pub(crate) fn with_bytes<T>(
     let name = |fault: Fault, path: &Path| fault.in_file(path);
     match &media.place {
         MediaPlace::File => {
+            // Opening a pipe would wait for somebody to write into it.
+            let metadata = std::fs::metadata(&media.path).map_err(|error| name(error.into(), &media.path))?;
+            if !metadata.is_file() {
+                return Err(name(Fault::new("it is not a file"), &media.path));
+            }
             let file = File::open(&media.path).map_err(|error| name(error.into(), &media.path))?;
             use_it(&file).map_err(|fault| name(fault, &media.path))
         }

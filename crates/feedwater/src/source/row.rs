@@ -127,7 +127,7 @@ impl Style {
     /// Reads a row. The error is the reason; the caller knows the line.
     pub(super) fn parse(&self, bytes: &[u8]) -> Result<Row, String> {
         match self {
-            Self::Json => parse_json(bytes),
+            Self::Json => parse_json(bytes, |_| true),
             Self::Csv { separator, columns, quoted } => {
                 let cells = cells(bytes, *separator, *quoted)?;
                 if cells.len() != columns.len() {
@@ -240,9 +240,9 @@ fn role_of(name: &str) -> Option<(Role, usize)> {
     }
 }
 
-/// Reads the wanted members of an object and skips the rest without building it.
-pub(super) fn parse_json(bytes: &[u8]) -> Result<Row, String> {
-    struct Reader;
+/// Reads the wanted members of an object and skips the rest without building it, or minding what they are.
+pub(super) fn parse_json(bytes: &[u8], wanted: fn(Role) -> bool) -> Result<Row, String> {
+    struct Reader(fn(Role) -> bool);
 
     impl<'de> Visitor<'de> for Reader {
         type Value = Row;
@@ -255,7 +255,8 @@ pub(super) fn parse_json(bytes: &[u8]) -> Result<Row, String> {
             let mut row = Row::default();
             let mut ranks = [usize::MAX; 6];
             while let Some(name) = map.next_key::<Cow<'de, str>>()? {
-                let role = role_of(&name).filter(|(role, rank)| *rank < ranks[*role as usize]);
+                let role =
+                    role_of(&name).filter(|(role, rank)| self.0(*role) && *rank < ranks[*role as usize]);
                 let Some((role, rank)) = role else {
                     map.next_value::<IgnoredAny>()?;
                     continue;
@@ -278,7 +279,7 @@ pub(super) fn parse_json(bytes: &[u8]) -> Result<Row, String> {
     }
 
     let mut json = serde_json::Deserializer::from_slice(bytes);
-    let row = json.deserialize_map(Reader).and_then(|row| json.end().map(|()| row));
+    let row = json.deserialize_map(Reader(wanted)).and_then(|row| json.end().map(|()| row));
     row.map_err(|error| {
         // The place that serde_json names is in the line; ours is the line in the file.
         format!(

@@ -14,6 +14,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::{
     Kind, Source, ending, is_audio,
+    row::{Role, parse_json},
     tar_walk::{Found, Walk},
 };
 use crate::{
@@ -182,7 +183,7 @@ impl Tar {
             }
             "json" => {
                 let text = Self::text(shard, member)?;
-                let row = super::row::parse_json(text.as_bytes())
+                let row = parse_json(text.as_bytes(), |role| matches!(role, Role::Text | Role::Spans))
                     .map_err(|reason| Fault::at_byte(member.offset, reason))?;
                 if let (Some(text), None) = (row.text, sample.get(field::TEXT)) {
                     sample.set(field::TEXT, text);

@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::Xxh3;
 use super::{
     Kind, Source, ending,
     lines::Lines,
-    row::{Columns, json_columns, parse_json},
+    row::{Columns, Role, json_columns, parse_json},
 };
 use crate::{
     error::{Error, Fault, Result},
@@ -101,7 +101,7 @@ impl Source for Text {
         let mut bytes = Vec::new();
         file.lines.read(row, &mut bytes)?;
         let text = if file.json {
-            parse_json(&bytes)
+            parse_json(&bytes, |role| role == Role::Text)
                 .and_then(|row| row.text.ok_or_else(|| "the row has no text".to_owned()))
                 .map_err(|reason| file.lines.fault(row, reason))?
         } else {

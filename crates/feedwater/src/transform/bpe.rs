@@ -304,8 +304,7 @@ impl Hasher for MixHasher {
     }
 
     fn write_u64(&mut self, value: u64) {
-        let wide =
-            u128::from(self.0 ^ value) * 0x9e37_79b9_7f4a_7c15_u128.wrapping_mul(0xd6e8_feb8_6659_fd93);
+        let wide = u128::from(self.0 ^ value) * 0x9e37_79b9_7f4a_7c15;
         self.0 = (wide as u64) ^ ((wide >> 64) as u64);
     }
 }
