@@ -219,8 +219,8 @@ fn parquet_with_sound_and_text() {
     let texts: ArrayRef = Arc::new(StringArray::from_iter_values((0..count).map(|n| format!("text {n}"))));
     let batch = RecordBatch::try_from_iter([("audio", audio), ("sentence", texts)]).unwrap();
     let file = folder.path().join("train.parquet");
-    // Row groups of 7, so that shuffling has several to mix.
-    let properties = WriterProperties::builder().set_max_row_group_row_count(Some(7)).build();
+    // Row groups of 2: more of them than are kept decoded, so that they are read again and again.
+    let properties = WriterProperties::builder().set_max_row_group_row_count(Some(2)).build();
     let mut writer =
         ArrowWriter::try_new(fs::File::create(&file).unwrap(), batch.schema(), Some(properties)).unwrap();
     writer.write(&batch).unwrap();
@@ -232,18 +232,24 @@ fn parquet_with_sound_and_text() {
     assert_eq!(batch.texts[0].1[39], "text 39");
     assert_eq!(sound_lengths(&batch)[..2], [800, 816]);
 
+    // Many threads, again and again: once, they shared a position in the file and read each other's pages.
     let mut pipeline = Pipeline::open(&file)
         .unwrap()
         .decode(Audio::mono(16_000))
         .batch(Batch::of(8))
         .seed(1)
+        .threads(8)
+        .policy(Policy::fail())
         .build()
         .unwrap();
-    let mut keys: Vec<String> = pipeline.epoch(0).flat_map(|batch| batch.unwrap().keys.clone()).collect();
-    let shuffled = keys.clone();
-    keys.sort_by_key(|key| key.rsplit('#').next().unwrap().parse::<u32>().unwrap());
-    assert_ne!(keys, shuffled);
-    assert_eq!(keys, (0..40).map(|n| format!("train.parquet#{n}")).collect::<Vec<_>>());
+    for epoch in 0..20 {
+        let mut keys: Vec<String> =
+            pipeline.epoch(epoch).flat_map(|batch| batch.unwrap().keys.clone()).collect();
+        let shuffled = keys.clone();
+        keys.sort_by_key(|key| key.rsplit('#').next().unwrap().parse::<u32>().unwrap());
+        assert_ne!(keys, shuffled);
+        assert_eq!(keys, (0..40).map(|n| format!("train.parquet#{n}")).collect::<Vec<_>>());
+    }
 }
 
 #[test]

@@ -182,7 +182,8 @@ impl Parquet {
                 }
             }
             ParquetRecordBatchReaderBuilder::new_with_metadata(
-                table.file.try_clone()?,
+                // Opened anew: a clone would share its position with other threads, and this reader seeks.
+                File::open(&table.path)?,
                 table.metadata.clone(),
             )
             .with_row_groups(vec![number as usize])
