@@ -141,7 +141,7 @@ fn a_stage_that_hangs_is_named() {
             }
             Ok(())
         })
-        .stuck_after(Duration::from_millis(100))
+        .stuck_after(Duration::from_millis(700))
         .threads(2)
         .build()
         .unwrap();
@@ -255,7 +255,7 @@ fn waits_have_names_and_stages_have_figures() {
     let mut pipeline = everything(folder.path(), Batch::of(6))
         .map("dawdle", |sample, _| {
             if sample.key == "clip0005.wav" {
-                std::thread::sleep(Duration::from_millis(60));
+                std::thread::sleep(Duration::from_millis(400));
             }
             Ok(())
         })
