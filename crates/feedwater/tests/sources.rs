@@ -253,6 +253,24 @@ fn parquet_with_sound_and_text() {
 }
 
 #[test]
+fn a_folder_named_like_a_shard_is_no_shard() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("old.tar")).unwrap();
+    tar(&folder.path().join("s.tar"), &[("a.wav", wav(&clip(0, 0.1), 16_000))]);
+    assert_eq!(all(folder.path()).keys, ["a"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_to_a_file_is_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    clips(folder.path(), &["blobs/a.wav"]);
+    fs::create_dir(folder.path().join("snapshot")).unwrap();
+    std::os::unix::fs::symlink("../blobs/a.wav", folder.path().join("snapshot/clip.wav")).unwrap();
+    assert_eq!(all(&folder.path().join("snapshot")).keys, ["clip.wav"]);
+}
+
+#[test]
 fn a_fingerprint_follows_the_data() {
     let folder = tempfile::tempdir().unwrap();
     clips(folder.path(), &["a.wav", "b.wav"]);

@@ -9,7 +9,7 @@ use std::{
 
 use xxhash_rust::xxh3::Xxh3;
 
-use super::{Kind, Source, ending, is_audio};
+use super::{Kind, Source, ending, files_below, is_audio};
 use crate::{
     error::{Error, Fault, Result},
     sample::{Media, Sample, field},
@@ -37,20 +37,11 @@ impl Files {
         let wanted: fn(&Path) -> bool =
             if kind == Kind::Npy { |file| ending(file) == "npy" } else { is_audio };
         let mut found = Vec::new();
-        for entry in walkdir::WalkDir::new(path) {
-            let entry = entry.map_err(|error| {
-                let at = error.path().unwrap_or(path).to_owned();
-                Error::read(
-                    at,
-                    error.into_io_error().unwrap_or_else(|| std::io::Error::other("a loop of links")),
-                )
-            })?;
-            if entry.file_type().is_file() && wanted(entry.path()) {
-                let size = entry.metadata().map_or(0, |metadata| metadata.len());
-                let name = entry.path().strip_prefix(path).unwrap_or(entry.path());
-                // The key is the same on every system.
-                found.push((name.to_string_lossy().replace('\\', "/"), size));
-            }
+        for file in files_below(path, wanted)? {
+            let size = file.metadata().map_err(|error| Error::read(&file, error))?.len();
+            let name = file.strip_prefix(path).unwrap_or(&file);
+            // The key is the same on every system.
+            found.push((name.to_string_lossy().replace('\\', "/"), size));
         }
         found.sort_unstable();
         let mut hasher = Xxh3::new();

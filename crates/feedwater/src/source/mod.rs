@@ -4,7 +4,7 @@
 //! folder of sound, arrays or text. A source never reads media; it holds as little as finds a sample again (an offset
 //! for a line, a path for a file), so a manifest of millions opens in the time it takes to read it once.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::{
     error::{Error, Fault, Result},
@@ -100,6 +100,24 @@ pub fn open_as(path: impl AsRef<Path>, kind: Kind) -> Result<Box<dyn Source>> {
 
 /// File endings of sound that can be decoded.
 pub const AUDIO_ENDINGS: [&str; 8] = ["wav", "flac", "mp3", "ogg", "oga", "m4a", "mp4", "aac"];
+
+/// All files below a folder that pass `wanted`, in the order of their names. A folder that cannot be read is an error: its
+/// samples would be lost without a word.
+pub(crate) fn files_below(folder: &Path, wanted: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in walkdir::WalkDir::new(folder).sort_by_file_name() {
+        let entry = entry.map_err(|error| {
+            let at = error.path().unwrap_or(folder).to_owned();
+            Error::read(at, error.into_io_error().unwrap_or_else(|| std::io::Error::other("a loop of links")))
+        })?;
+        // A link to a file is one: that is how Hugging Face's cache is laid out.
+        let kind = entry.file_type();
+        if (kind.is_file() || kind.is_symlink() && entry.path().is_file()) && wanted(entry.path()) {
+            files.push(entry.into_path());
+        }
+    }
+    Ok(files)
+}
 
 pub(crate) fn ending(path: &Path) -> String {
     path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase()

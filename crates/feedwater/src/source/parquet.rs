@@ -27,7 +27,7 @@ use parquet::{
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{
-    Kind, Source, ending, parquet_pages,
+    Kind, Source, ending, files_below, parquet_pages,
     row::{Columns, MEDIA_COLUMNS},
 };
 use crate::{
@@ -78,8 +78,7 @@ impl Parquet {
     /// Opens a table, or all tables of a folder in the order of their names.
     pub fn open(path: &Path) -> Result<Self> {
         let paths: Vec<PathBuf> = if path.is_dir() {
-            let entries = walkdir::WalkDir::new(path).sort_by_file_name().into_iter().filter_map(Result::ok);
-            entries.map(walkdir::DirEntry::into_path).filter(|file| ending(file) == "parquet").collect()
+            files_below(path, |file| ending(file) == "parquet")?
         } else {
             vec![path.to_owned()]
         };

@@ -53,11 +53,6 @@ impl Kind {
             Self::Parquet => "Parquet tables",
         }
     }
-
-    /// Whether its samples are sound.
-    pub fn may_have_audio(self) -> bool {
-        !matches!(self, Self::Npy | Self::NpyManifest | Self::Text)
-    }
 }
 
 /// Looks at `path` and says what it is.
@@ -89,7 +84,7 @@ fn detect_folder(folder: &Path) -> Result<Kind> {
     // The first file that says something decides; sorted, so that it is the same one everywhere.
     let files = walkdir::WalkDir::new(folder).sort_by_file_name().into_iter().filter_map(Result::ok);
     let files: Vec<PathBuf> = files
-        .filter(|entry| entry.file_type().is_file())
+        .filter(|entry| !entry.file_type().is_dir())
         .map(walkdir::DirEntry::into_path)
         .filter(|file| known_ending(file))
         .take(64)

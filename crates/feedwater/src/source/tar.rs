@@ -13,7 +13,7 @@ use std::{
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::{
-    Kind, Source, ending, is_audio,
+    Kind, Source, ending, files_below, is_audio,
     row::{Role, parse_json},
     tar_walk::{Found, Walk},
 };
@@ -248,8 +248,7 @@ impl Source for Tar {
 /// The shards that a path stands for, in order.
 fn shard_paths(path: &Path) -> Result<Vec<PathBuf>> {
     if path.is_dir() {
-        let entries = walkdir::WalkDir::new(path).sort_by_file_name().into_iter().filter_map(Result::ok);
-        return Ok(entries.map(walkdir::DirEntry::into_path).filter(|file| ending(file) == "tar").collect());
+        return files_below(path, |file| ending(file) == "tar");
     }
     let text = path.to_string_lossy();
     if path.exists() || !text.contains('{') {

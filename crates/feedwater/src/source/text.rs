@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{
-    Kind, Source, ending,
+    Kind, Source, ending, files_below,
     lines::Lines,
     row::{Columns, Role, json_columns, parse_json},
 };
@@ -33,10 +33,7 @@ impl Text {
     /// Opens a text file, or all of a folder in the order of their names.
     pub fn open(path: &Path) -> Result<Self> {
         let paths: Vec<PathBuf> = if path.is_dir() {
-            let entries = walkdir::WalkDir::new(path).sort_by_file_name().into_iter().filter_map(Result::ok);
-            let entries =
-                entries.filter(|entry| entry.file_type().is_file()).map(walkdir::DirEntry::into_path);
-            entries.filter(|file| matches!(ending(file).as_str(), "jsonl" | "txt")).collect()
+            files_below(path, |file| matches!(ending(file).as_str(), "jsonl" | "txt"))?
         } else {
             vec![path.to_owned()]
         };
