@@ -153,7 +153,6 @@ impl Stage for Noise {
     }
 
     fn apply(&self, sample: &mut Sample, context: &mut Context) -> Result<(), Fault> {
-        const BLOCK: usize = 4096;
         let mut rng = context.rng(&sample.key);
         let values = numbers(sample, "noise")?;
         let deviation = match &self.0 {
@@ -164,12 +163,7 @@ impl Stage for Noise {
             }
         };
         if deviation > 0.0 {
-            let mut random = [0_u32; BLOCK];
-            for block in values.chunks_mut(BLOCK) {
-                let random = &mut random[..block.len().next_multiple_of(simd::GAUSSIANS)];
-                rng.fill_bytes(bytemuck::cast_slice_mut(random));
-                simd::add_gaussian(block, random, deviation);
-            }
+            simd::add_gaussian(values, simd::Words::new(&mut rng), deviation);
         }
         Ok(())
     }

@@ -4,6 +4,7 @@
 //! the baseline one, so one binary serves every machine and none of this needs `unsafe` of ours.
 
 use multiversion::multiversion;
+use rand_core::Rng;
 
 /// `log10`, within 1.2e-6 of the exact value down to 1e-10: the last bit of the result.
 ///
@@ -43,45 +44,70 @@ fn natural_log(x: f32) -> f32 {
     e.mul_add(0.693359375, m + tail)
 }
 
-/// Adds gaussian noise of the given deviation to every number. `random` holds a word of random bits for each of them, in
-/// whole blocks of [`GAUSSIANS`].
-///
-/// Box and Muller: two words give two gaussians. The first half of a block gets the cosines, the second the sines, so
-/// that every loop runs over whole registers.
-#[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
-pub(crate) fn add_gaussian(values: &mut [f32], random: &[u32], deviation: f32) {
-    const HALF: usize = GAUSSIANS / 2;
-    let mut blocks = values.chunks_exact_mut(GAUSSIANS);
-    let (random, _) = random.as_chunks::<GAUSSIANS>();
-    let mut random = random.iter();
-    let mut noise = [0.0_f32; GAUSSIANS];
-    let gaussians = |random: &[u32; GAUSSIANS], noise: &mut [f32; GAUSSIANS]| {
-        for lane in 0..HALF {
-            // 24 bits each; never 0, so the logarithm is finite.
-            let u = ((random[lane] >> 8) as i32 as f32 + 0.5) * (1.0 / 16_777_216.0);
-            let v = (random[lane + HALF] >> 8) as i32 as f32 * (1.0 / 16_777_216.0) - 0.5;
-            let radius = (-2.0 * natural_log(u)).sqrt() * deviation;
-            let (sine, cosine) = sin_cos_turn(v);
-            noise[lane] = radius * cosine;
-            noise[lane + HALF] = radius * sine;
-        }
-    };
-    for (block, random) in (&mut blocks).zip(&mut random) {
-        gaussians(random, &mut noise);
-        for (value, noise) in block.iter_mut().zip(&noise) {
-            *value += noise;
-        }
+/// Random words, 64 side by side (fewer, and the compiler takes the loop apart): as many `xoshiro128+` generators, whose steps are shifts, adds and exclusive ors
+/// that run over whole registers. Only the upper 24 bits of a word are used, which leaves its weak lowest bits out.
+pub(crate) struct Words([[u32; LANES]; 4]);
+
+const LANES: usize = 64;
+
+impl Words {
+    pub(crate) fn new(rng: &mut impl Rng) -> Self {
+        Self(std::array::from_fn(|_| std::array::from_fn(|_| rng.next_u32())))
     }
-    if let Some(random) = random.next() {
-        gaussians(random, &mut noise);
-        for (value, noise) in blocks.into_remainder().iter_mut().zip(&noise) {
-            *value += noise;
+
+    #[inline(always)]
+    #[allow(clippy::inline_always, reason = "it must be inlined into each copy that multiversion makes")]
+    fn next(&mut self, words: &mut [u32; LANES]) {
+        let [a, b, c, d] = &mut self.0;
+        for lane in 0..LANES {
+            words[lane] = a[lane].wrapping_add(d[lane]);
+            let shifted = b[lane] << 9;
+            c[lane] ^= a[lane];
+            d[lane] ^= b[lane];
+            b[lane] ^= c[lane];
+            a[lane] ^= d[lane];
+            c[lane] ^= shifted;
+            d[lane] = d[lane].rotate_left(11);
         }
     }
 }
 
-/// Gaussians that are made together.
-pub(crate) const GAUSSIANS: usize = 32;
+/// Adds gaussian noise of the given deviation to every number.
+///
+/// Box and Muller: two words give two gaussians. The first half of a block gets the cosines, the second the sines, so
+/// that every loop runs over whole registers.
+#[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
+pub(crate) fn add_gaussian(values: &mut [f32], mut words: Words, deviation: f32) {
+    let (mut us, mut vs) = ([0; LANES], [0; LANES]);
+    let mut noise = [0.0_f32; 2 * LANES];
+    let mut gaussians = |noise: &mut [f32; 2 * LANES]| {
+        words.next(&mut us);
+        words.next(&mut vs);
+        for lane in 0..LANES {
+            // 24 bits each; never 0, so the logarithm is finite.
+            let u = ((us[lane] >> 8) as i32 as f32 + 0.5) * (1.0 / 16_777_216.0);
+            let v = (vs[lane] >> 8) as i32 as f32 * (1.0 / 16_777_216.0) - 0.5;
+            let radius = (-2.0 * natural_log(u)).sqrt() * deviation;
+            let (sine, cosine) = sin_cos_turn(v);
+            noise[lane] = radius * cosine;
+            noise[lane + LANES] = radius * sine;
+        }
+    };
+    let mut blocks = values.chunks_exact_mut(2 * LANES);
+    for block in &mut blocks {
+        gaussians(&mut noise);
+        for (value, noise) in block.iter_mut().zip(&noise) {
+            *value += noise;
+        }
+    }
+    let rest = blocks.into_remainder();
+    if !rest.is_empty() {
+        gaussians(&mut noise);
+        for (value, noise) in rest.iter_mut().zip(&noise) {
+            *value += noise;
+        }
+    }
+}
 
 /// Sine and cosine of `turn` full turns, for `turn` in −½ … ½, within 1e-6: enough for noise, and it vectorises.
 #[inline(always)]
@@ -90,11 +116,10 @@ fn sin_cos_turn(turn: f32) -> (f32, f32) {
     // Of a quarter of the angle, by their series; then doubled twice.
     let x = turn * (std::f32::consts::TAU / 4.0);
     let x2 = x * x;
-    let s =
-        x * (1.0 + x2 * (-1.0 / 6.0 + x2 * (1.0 / 120.0 + x2 * (-1.0 / 5040.0 + x2 * (1.0 / 362_880.0)))));
-    let c = 1.0
-        + x2 * (-0.5
-            + x2 * (1.0 / 24.0 + x2 * (-1.0 / 720.0 + x2 * (1.0 / 40_320.0 - x2 * (1.0 / 3_628_800.0)))));
+    let mut s = (1.0 / 362_880.0_f32).mul_add(x2, -1.0 / 5040.0);
+    let mut c = (1.0 / 40_320.0_f32).mul_add(x2, -1.0 / 720.0);
+    s = s.mul_add(x2, 1.0 / 120.0).mul_add(x2, -1.0 / 6.0).mul_add(x2, 1.0) * x;
+    c = c.mul_add(x2, 1.0 / 24.0).mul_add(x2, -0.5).mul_add(x2, 1.0);
     let (s2, c2) = (2.0 * s * c, 1.0 - 2.0 * s * s);
     (2.0 * s2 * c2, 1.0 - 2.0 * s2 * s2)
 }
@@ -154,11 +179,9 @@ mod tests {
 
     #[test]
     fn noise_is_gaussian() {
-        use rand_core::Rng as _;
-        let mut rng = rand_pcg::Pcg64Mcg::new(7);
-        let random: Vec<u32> = (0..400_000).map(|_| rng.next_u32()).collect();
+        let words = Words::new(&mut rand_pcg::Pcg64Mcg::new(7));
         let mut values = vec![0.0_f32; 400_000];
-        add_gaussian(&mut values, &random, 1.0);
+        add_gaussian(&mut values, words, 1.0);
         let n = values.len() as f64;
         let moment = |p: i32| values.iter().map(|v| f64::from(*v).powi(p)).sum::<f64>() / n;
         assert!(moment(1).abs() < 0.01, "mean {}", moment(1));
