@@ -122,7 +122,7 @@ impl Packer {
                 out[lengths[at]..].fill(IGNORED_LABEL);
             }),
         ];
-        ReadyBatch { epoch, step, valid: vec![true; mine], keys, tensors, texts: Vec::new() }
+        ReadyBatch { epoch, step, valid: vec![true; mine], keys, tensors, ..ReadyBatch::default() }
     }
 
     /// A document without tokens at the front would stand in the way of saying where the rest begins.

@@ -15,6 +15,8 @@ use std::{
 
 use half::{bf16, f16};
 
+use feedwater_profile::record::Input;
+
 use crate::batch::DType;
 
 /// A stretch of bytes, aligned to at least 8 bytes, kept alive by its owner.
@@ -162,7 +164,7 @@ impl Ring {
 
 /// A batch that is ready: named, padded tensors and the keys that travelled in it. Its memory goes back to the ring when
 /// it is dropped.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ReadyBatch {
     /// The epoch.
     pub epoch: u64,
@@ -177,6 +179,10 @@ pub struct ReadyBatch {
     pub tensors: Vec<BatchTensor>,
     /// Text fields that were not tokenized, a string a row.
     pub texts: Vec<(String, Vec<String>)>,
+    /// How long it was waited for.
+    pub wait_nanos: u64,
+    /// How it was made: the part of a [record](feedwater_profile::record) that only the engine knows.
+    pub input: Input,
 }
 
 impl ReadyBatch {
@@ -188,6 +194,24 @@ impl ReadyBatch {
     /// A tensor by its name.
     pub fn get(&self, name: &str) -> Option<&BatchTensor> {
         self.tensors.iter().find(|tensor| tensor.name == name)
+    }
+
+    /// Its bytes, those that are padding, and those that would be with rows as long as the longest.
+    pub(crate) fn padding(&self) -> (u64, u64, u64) {
+        let mut sum = (0, 0, 0);
+        for tensor in &self.tensors {
+            let bytes = tensor.as_bytes().len() as u64;
+            let width = tensor.shape.get(tensor.padded_axis).copied().unwrap_or(0);
+            sum.0 += bytes;
+            let (rows, numbers) = (tensor.lengths.len() as u64, (tensor.lengths.len() * width) as u64);
+            if numbers > 0 {
+                let used = tensor.lengths.iter().map(|length| (*length).min(width) as u64).sum::<u64>();
+                let longest = tensor.lengths.iter().max().map_or(0, |length| (*length).min(width)) as u64;
+                sum.1 += bytes * (numbers - used) / numbers;
+                sum.2 += bytes * (rows * longest - used) / numbers;
+            }
+        }
+        sum
     }
 
     /// What it holds in memory, in bytes.

@@ -17,11 +17,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use feedwater_profile::record::{Blame, Input};
+
 use super::{
     build::Flow,
     plan::{Cursor, EpochPlan, Step},
     policy::BadSample,
-    report::Meter,
+    report::{Meter, Scheduled},
     stage::Context,
 };
 use crate::{
@@ -96,6 +98,40 @@ struct Unit {
     left: AtomicUsize,
     filling: RwLock<Option<Filling>>,
     rows: Mutex<Rows>,
+    spent: Mutex<Spent>,
+}
+
+/// What samples took: of one run while it is worked on, of a step when its runs are added up.
+#[derive(Default)]
+struct Spent {
+    /// By stage.
+    nanos: Vec<u64>,
+    read_bytes: u64,
+    slowest: Slowest,
+}
+
+/// The sample that took the longest.
+#[derive(Default, Clone, Copy)]
+struct Slowest {
+    nanos: u64,
+    row: usize,
+    /// The stage that it spent the most time in.
+    stage: usize,
+}
+
+impl Spent {
+    /// Adds `other` and leaves it empty.
+    fn add(&mut self, other: &mut Self) {
+        self.nanos.resize(self.nanos.len().max(other.nanos.len()), 0);
+        for (sum, nanos) in self.nanos.iter_mut().zip(&mut other.nanos) {
+            *sum += std::mem::take(nanos);
+        }
+        self.read_bytes += std::mem::take(&mut other.read_bytes);
+        let slowest = std::mem::take(&mut other.slowest);
+        if slowest.nanos > self.slowest.nanos {
+            self.slowest = slowest;
+        }
+    }
 }
 
 #[derive(Default)]
@@ -112,6 +148,8 @@ pub(crate) struct Finished {
     pub(crate) bad: Vec<BadSample>,
     /// The sample that came last, and the stage that it spent the most time in.
     pub(crate) last: (String, &'static str),
+    /// How it was made.
+    pub(crate) input: Input,
     /// Putting the batch together failed: no sample's fault, and nothing to go on with.
     broken: Option<Fault>,
     bytes: usize,
@@ -123,6 +161,8 @@ pub(crate) struct Taken {
     pub(crate) step: Option<Step>,
     pub(crate) finished: Finished,
     pub(crate) waited: Duration,
+    /// Steps that were ready when it was asked for.
+    pub(crate) ready: u64,
 }
 
 /// Where planning stands.
@@ -181,6 +221,7 @@ impl Engine {
     pub(crate) fn take(&self) -> Result<Taken> {
         let shared = &*self.shared;
         let mut queue = lock(&shared.queue);
+        let ready = queue.entries.iter().take_while(|entry| entry.finished.is_some()).count() as u64;
         let mut began = None;
         loop {
             if queue.entries.front().is_some_and(|entry| entry.finished.is_some()) {
@@ -205,7 +246,7 @@ impl Engine {
             return Err(Error::Sample { key, stage: "batch", fault });
         }
         shared.work.notify_all();
-        Ok(Taken { epoch: unit.epoch, step: unit.step.clone(), finished, waited })
+        Ok(Taken { epoch: unit.epoch, step: unit.step.clone(), finished, waited, ready })
     }
 }
 
@@ -252,6 +293,8 @@ impl Shared {
             buffers: flow.collate.buffers.clone(),
             charges: Vec::new(),
         };
+        let mut spent = Spent { nanos: vec![0; flow.names.len()], ..Spent::default() };
+        let mut scheduled = Scheduled::new(flow.measure);
         while let Some(Claim { unit, from, to }) = self.claim(meter) {
             context.epoch = unit.epoch;
             let began = Instant::now();
@@ -262,15 +305,23 @@ impl Shared {
                 let row = unit.order[at] as usize;
                 desk.unit.store(unit.number, Ordering::Relaxed);
                 desk.row.store(row, Ordering::Relaxed);
-                let slowest = self.sample(&unit, row, (desk, meter), &mut context);
+                let slowest = self.sample(&unit, row, (desk, meter), &mut context, &mut spent);
                 desk.since.store(0, Ordering::Relaxed);
+                if at + 1 == to {
+                    // Before the last of the run is counted off: whoever finishes the step must find it all there.
+                    lock(&unit.spent).add(&mut spent);
+                    scheduled.note(meter);
+                }
                 if unit.left.fetch_sub(1, Ordering::AcqRel) == 1 {
                     let began = Instant::now();
-                    let finished =
+                    let mut finished =
                         catch_unwind(AssertUnwindSafe(|| self.finish(&unit, row, slowest))).unwrap_or_else(
                             |panic| Finished { broken: Some(said(&*panic)), ..Finished::default() },
                         );
-                    meter.add_time(flow.names.len() - 1, began.elapsed());
+                    let took = began.elapsed();
+                    meter.add_time(flow.names.len() - 1, took);
+                    *finished.input.work_nanos.entry("batch".to_owned()).or_default() +=
+                        took.as_nanos() as u64;
                     self.hand_over(unit.number, finished);
                     break;
                 }
@@ -360,6 +411,7 @@ impl Shared {
             left: AtomicUsize::new(samples.len()),
             rows: Mutex::new(Rows { samples: samples.iter().map(|_| None).collect(), bad: Vec::new() }),
             filling: RwLock::new(filling),
+            spent: Mutex::default(),
             samples,
             order,
         }
@@ -397,15 +449,20 @@ impl Shared {
         row: usize,
         (desk, meter): (&Desk, &Meter),
         context: &mut Context,
+        spent: &mut Spent,
     ) -> usize {
         let flow = &*self.flow;
         let index = unit.samples[row];
-        let mut clock =
-            Clock { shared: self, desk, meter, last: Instant::now(), slowest: (0, Duration::ZERO) };
+        let began = Instant::now();
+        let mut clock = Clock { shared: self, desk, meter, spent, last: began, slowest: (0, Duration::ZERO) };
         clock.enter(0);
         let outcome = catch_unwind(AssertUnwindSafe(|| self.stages(unit, row, index, context, &mut clock)));
         let result = outcome.unwrap_or_else(|panic| Err(said(&*panic)));
         let slowest = clock.slowest.0;
+        let nanos = clock.last.duration_since(began).as_nanos() as u64;
+        if nanos > spent.slowest.nanos {
+            spent.slowest = Slowest { nanos, row, stage: slowest };
+        }
         let mut rows = lock(&unit.rows);
         match result {
             Ok(sample) => rows.samples[row] = Some(sample),
@@ -455,7 +512,17 @@ impl Shared {
             let mut rows = lock(&unit.rows);
             (std::mem::take(&mut rows.samples), std::mem::take(&mut rows.bad))
         };
-        let last = unit.samples.get(last_row).map_or_else(String::new, |index| flow.source.key(*index));
+        let key =
+            |row: usize| unit.samples.get(row).map_or_else(String::new, |index| flow.source.key(*index));
+        let last = key(last_row);
+        let spent = std::mem::take(&mut *lock(&unit.spent));
+        let mut input = Input { read_bytes: spent.read_bytes, ..Input::default() };
+        for (name, nanos) in flow.names.iter().zip(&spent.nanos) {
+            *input.work_nanos.entry((*name).to_owned()).or_default() += nanos;
+        }
+        let Slowest { nanos, row, stage } = spent.slowest;
+        input.slowest =
+            (nanos > 0).then(|| Blame { key: key(row), stage: flow.names[stage].to_owned(), nanos });
         let filling = unit.filling.write().unwrap_or_else(PoisonError::into_inner).take();
         let mut documents = Vec::new();
         let mut batch = None;
@@ -484,6 +551,7 @@ impl Shared {
             documents,
             bad: bad.into_iter().map(|(_, bad)| bad).collect(),
             last: (last, flow.names[slowest]),
+            input,
             broken: None,
             bytes,
         }
@@ -537,6 +605,7 @@ struct Clock<'a> {
     shared: &'a Shared,
     desk: &'a Desk,
     meter: &'a Meter,
+    spent: &'a mut Spent,
     last: Instant,
     slowest: (usize, Duration),
 }
@@ -568,6 +637,10 @@ impl Clock<'_> {
 
     fn book(&mut self, slot: usize, time: Duration, bytes: u64) {
         self.meter.add(slot, time, bytes);
+        self.spent.nanos[slot] += time.as_nanos() as u64;
+        if self.shared.flow.names[slot] == "read" {
+            self.spent.read_bytes += bytes;
+        }
         if time > self.slowest.1 {
             self.slowest = (slot, time);
         }

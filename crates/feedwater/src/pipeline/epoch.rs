@@ -1,7 +1,12 @@
 //! What does the trainer see? Batches, one after the other, and a state that says which of them it has had.
 
-use std::{collections::VecDeque, sync::Arc, time::Instant};
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
+use feedwater_profile::record::{Blame, Input};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{
@@ -61,6 +66,8 @@ impl Pipeline {
             packer: Packer::new(length, blocks as usize, self.state.at.within as usize),
             next: self.state.at.window,
             ended: false,
+            input: Input::default(),
+            wait_nanos: 0,
         });
         Epoch { pipeline: self, epoch, packing: packer, done: false }
     }
@@ -104,7 +111,7 @@ impl Pipeline {
 
     /// What was done so far, and where the time went.
     pub fn report(&self) -> Report {
-        let Consumed { batches, samples, bad, wait_nanos, waits, began, last } = &self.consumed;
+        let Consumed { batches, samples, bad, wait_nanos, waits, began, last, .. } = &self.consumed;
         let wall = began.zip(*last).map(|(began, last)| last.duration_since(began)).unwrap_or_default();
         Report {
             stages: report::stages(&self.flow.names, &self.flow.meters),
@@ -131,7 +138,7 @@ impl Pipeline {
 
     /// Books what was taken out: waits, bad samples.
     fn book(&mut self, taken: &Taken) -> Result<()> {
-        let Taken { epoch, step, finished, waited } = taken;
+        let Taken { epoch, step, finished, waited, .. } = taken;
         let number = step.as_ref().map_or(0, |step| step.at.step);
         if step.is_some() {
             let wait_nanos = waited.as_nanos() as u64;
@@ -155,7 +162,26 @@ impl Pipeline {
         Ok(())
     }
 
-    fn advance(&mut self, next: Cursor, samples: &[u64], batch: &ReadyBatch) {
+    /// What a step that was taken out adds to what is known about how its batch was made.
+    fn input(&mut self, taken: &mut Taken) -> Input {
+        let mut input = std::mem::take(&mut taken.finished.input);
+        input.ready = Some(taken.ready);
+        if !taken.waited.is_zero() {
+            let (key, stage) = &taken.finished.last;
+            let nanos = taken.waited.as_nanos() as u64;
+            input.waited_for = Some(Blame { key: key.clone(), stage: (*stage).to_owned(), nanos });
+        }
+        if let Some(now) = report::scheduled(&self.flow.meters) {
+            let last = std::mem::replace(&mut self.consumed.scheduled, now);
+            input.cpu_nanos = Some(now.0.saturating_sub(last.0));
+            input.queued_nanos = Some(now.1.saturating_sub(last.1));
+        }
+        input
+    }
+
+    fn advance(&mut self, next: Cursor, samples: &[u64], batch: &mut ReadyBatch) {
+        (batch.input.bytes, batch.input.padding_bytes, batch.input.padding_to_longest_bytes) =
+            batch.padding();
         self.state.consumed = xxh3_64_with_seed(bytemuck::cast_slice(samples), self.state.consumed);
         self.state.at = next;
         self.consumed.batches += 1;
@@ -183,6 +209,17 @@ struct Packing {
     /// The position after the last document that was pushed.
     next: u64,
     ended: bool,
+    /// How the documents since the last batch were made.
+    input: Input,
+    wait_nanos: u64,
+}
+
+impl Packing {
+    /// Adds a run of documents to what the next batch is made of.
+    fn add(&mut self, input: Input, waited: Duration) {
+        self.wait_nanos += waited.as_nanos() as u64;
+        self.input.merge(input);
+    }
 }
 
 impl Epoch<'_> {
@@ -200,14 +237,17 @@ impl Epoch<'_> {
         if self.packing.is_some() {
             return self.packed();
         }
-        let taken = self.pipeline.take()?;
+        let mut taken = self.pipeline.take()?;
         self.pipeline.book(&taken)?;
+        let input = self.pipeline.input(&mut taken);
+        let wait_nanos = taken.waited.as_nanos() as u64;
         let Taken { step, finished: Finished { batch, .. }, .. } = taken;
-        let (Some(step), Some(batch)) = (step, batch) else {
+        let (Some(step), Some(mut batch)) = (step, batch) else {
             self.pipeline.end_epoch();
             return Ok(None);
         };
-        self.pipeline.advance(step.next, &step.samples, &batch);
+        (batch.input, batch.wait_nanos) = (input, wait_nanos);
+        self.pipeline.advance(step.next, &step.samples, &mut batch);
         Ok(Some(batch))
     }
 
@@ -215,8 +255,9 @@ impl Epoch<'_> {
         let flow = self.pipeline.flow.clone();
         let Some(packing) = &mut self.packing else { return Ok(None) };
         while !packing.packer.is_full() && !packing.ended {
-            let taken = self.pipeline.take()?;
+            let mut taken = self.pipeline.take()?;
             self.pipeline.book(&taken)?;
+            packing.add(self.pipeline.input(&mut taken), taken.waited);
             match &taken.step {
                 Some(step) => packing.next = step.next.window,
                 None => packing.ended = true,
@@ -231,9 +272,11 @@ impl Epoch<'_> {
             return Ok(None);
         }
         let step = self.pipeline.state.at.step;
-        let batch = packing.packer.pack(&flow.collate, self.epoch, step, flow.rank, flow.world);
+        let mut batch = packing.packer.pack(&flow.collate, self.epoch, step, flow.rank, flow.world);
         let next = cursor_after(&packing.packer, step + 1, packing.next);
-        self.pipeline.advance(next, &[next.window, next.within], &batch);
+        batch.input = std::mem::take(&mut packing.input);
+        batch.wait_nanos = std::mem::take(&mut packing.wait_nanos);
+        self.pipeline.advance(next, &[next.window, next.within], &mut batch);
         Ok(Some(batch))
     }
 }

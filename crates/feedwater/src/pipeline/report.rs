@@ -4,6 +4,7 @@
 
 use std::{
     collections::VecDeque,
+    fs::File,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -12,6 +13,8 @@ use std::{
 };
 
 use serde::Serialize;
+
+use crate::read::ReadAt as _;
 
 /// What a stage did since the pipeline started.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -84,6 +87,8 @@ pub(crate) struct Meter {
     counts: Box<[Count]>,
     pub(crate) starved_nanos: AtomicU64,
     pub(crate) blocked_nanos: AtomicU64,
+    cpu_nanos: AtomicU64,
+    queued_nanos: AtomicU64,
 }
 
 #[derive(Default)]
@@ -96,7 +101,8 @@ struct Count {
 impl Meter {
     pub(crate) fn new(names: Arc<[&'static str]>) -> Self {
         let counts = names.iter().map(|_| Count::default()).collect();
-        Self { names, counts, starved_nanos: AtomicU64::new(0), blocked_nanos: AtomicU64::new(0) }
+        let [starved_nanos, blocked_nanos, cpu_nanos, queued_nanos] = [const { AtomicU64::new(0) }; 4];
+        Self { names, counts, starved_nanos, blocked_nanos, cpu_nanos, queued_nanos }
     }
 
     pub(crate) fn add(&self, stage: usize, busy: Duration, bytes: u64) {
@@ -146,6 +152,58 @@ pub(crate) fn stages(names: &[&'static str], meters: &[Meter]) -> Vec<StageRepor
     stages
 }
 
+/// How the system let a worker run, as the system counts it.
+///
+/// Wall time alone cannot tell a slow stage from a worker that had no core. Linux counts both for every thread, in a file
+/// that takes a microsecond to read; elsewhere this is not known.
+pub(crate) struct Scheduled {
+    file: Option<File>,
+    last: (u64, u64),
+    read: Instant,
+}
+
+/// A worker looks at most this often.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+impl Scheduled {
+    /// For the thread that calls this.
+    pub(crate) fn new(measure: bool) -> Self {
+        let linux = cfg!(target_os = "linux") && measure;
+        let file = linux.then(|| File::open("/proc/thread-self/schedstat").ok()).flatten();
+        let mut scheduled = Self { file, last: (0, 0), read: Instant::now() };
+        scheduled.last = scheduled.look().unwrap_or_default();
+        scheduled
+    }
+
+    fn look(&self) -> Option<(u64, u64)> {
+        let mut text = [0; 96];
+        let count = self.file.as_ref()?.read_at(&mut text, 0).ok()?;
+        let text = std::str::from_utf8(&text[..count]).ok()?;
+        let mut numbers = text.split_ascii_whitespace().map_while(|number| number.parse().ok());
+        Some((numbers.next()?, numbers.next()?))
+    }
+
+    /// Adds what came since the last look to the worker's counters.
+    pub(crate) fn note(&mut self, meter: &Meter) {
+        if self.file.is_none() || self.read.elapsed() < LOOK_EVERY {
+            return;
+        }
+        self.read = Instant::now();
+        if let Some(now) = self.look() {
+            meter.cpu_nanos.fetch_add(now.0.saturating_sub(self.last.0), Relaxed);
+            meter.queued_nanos.fetch_add(now.1.saturating_sub(self.last.1), Relaxed);
+            self.last = now;
+        }
+    }
+}
+
+/// How long all workers computed, and how long they could have and had no core; nothing where nobody counts.
+pub(crate) fn scheduled(meters: &[Meter]) -> Option<(u64, u64)> {
+    let sum = |of: fn(&Meter) -> &AtomicU64| meters.iter().map(|meter| of(meter).load(Relaxed)).sum::<u64>();
+    let cpu = sum(|meter| &meter.cpu_nanos);
+    (cpu > 0).then(|| (cpu, sum(|meter| &meter.queued_nanos)))
+}
+
 /// What the consumer's side remembers.
 #[derive(Default)]
 pub(crate) struct Consumed {
@@ -154,6 +212,7 @@ pub(crate) struct Consumed {
     pub(crate) bad: u64,
     pub(crate) wait_nanos: u64,
     pub(crate) waits: VecDeque<Wait>,
+    pub(crate) scheduled: (u64, u64),
     pub(crate) began: Option<Instant>,
     pub(crate) last: Option<Instant>,
 }

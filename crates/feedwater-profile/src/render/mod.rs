@@ -1,0 +1,3 @@
+//! How is a diagnosis shown? One [`Diagnosis`](crate::Diagnosis), several renderers; JSON is the diagnosis itself.
+
+pub mod text;

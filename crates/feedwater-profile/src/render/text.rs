@@ -1,0 +1,202 @@
+//! The verdict on one screen of 80 columns.
+
+use std::fmt::Write as _;
+
+use crate::{
+    diagnosis::{Confidence, Diagnosis},
+    rules::millis,
+    what_if::Prediction,
+    worth::Decision,
+};
+
+/// How wide a line may be.
+const WIDTH: usize = 80;
+/// Where the text of a line begins.
+const INDENT: usize = 11;
+
+/// Whether there is colour. It never carries meaning of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Colour {
+    /// For a terminal.
+    Ansi,
+    /// For a pipe.
+    None,
+}
+
+/// The verdict.
+pub fn render(diagnosis: &Diagnosis, colour: Colour) -> String {
+    let mut out = Screen { text: String::new(), colour };
+    verdict(diagnosis, &mut out);
+    let fixes = fixes(diagnosis, &mut out);
+    decision(diagnosis, fixes, &mut out);
+    foot(diagnosis, &mut out);
+    out.text
+}
+
+fn verdict(d: &Diagnosis, out: &mut Screen) {
+    let sure = match d.confidence {
+        Confidence::High => "high",
+        Confidence::Medium => "medium",
+        Confidence::Low => "low",
+    };
+    let busy = d.busy_percent.map(|_| format!("   {}", d.target.words())).unwrap_or_default();
+    out.line("VERDICT", &format!("{}{busy}   confidence {sure} ({} steps)", d.headline, d.steps));
+    let pace = format!("{:.1} steps/s, {:.0} samples/s", d.steps_per_second, d.samples_per_second);
+    match (d.busy_percent, d.ceiling_steps_per_second) {
+        (Some(busy), Some((ceiling, spread))) => out.line(
+            "busy",
+            &format!("{busy:.0} %   {pace}, of a ceiling of {ceiling:.1} ± {spread:.1} steps/s"),
+        ),
+        _ => out.line("pace", &format!("{pace} (no accelerator: as fast as the input goes)")),
+    }
+    let idle: f64 = d.idle_nanos.iter().map(|(_, nanos)| nanos).sum();
+    let parts: Vec<String> = d
+        .idle_nanos
+        .iter()
+        .filter(|(_, nanos)| *nanos >= 0.005 * d.mean.wall_nanos.min(idle * 4.0))
+        .map(|(part, nanos)| format!("{part} {}", millis(*nanos)))
+        .collect();
+    let label = if d.busy_percent.is_some() { "idle/step" } else { "wait/step" };
+    out.line(label, &format!("{} ms   {}", millis(idle), parts.join(" · ")));
+    let mut spread = format!(
+        "{:.0} % (robust {:.0} %)   p50 {} ms, p99 {} ms",
+        d.variation_percent,
+        d.robust_variation_percent,
+        millis(d.p50_nanos as f64),
+        millis(d.p99_nanos as f64),
+    );
+    if let Some(worst) = &d.worst {
+        let _ = write!(spread, "; worst: step {} waited {} ms", worst.step, millis(worst.wait_nanos as f64));
+        if let (Some(key), Some(stage)) = (&worst.key, &worst.stage)
+            && !key.is_empty()
+        {
+            let _ = write!(spread, " for {key} ({stage})");
+        }
+    }
+    out.line("variation", &spread);
+    if let Some(first) = d.findings.first() {
+        for evidence in first.evidence.iter().take(2) {
+            out.line("why", evidence);
+        }
+    }
+}
+
+/// The changes, each once; the best first. Returns how many.
+fn fixes(d: &Diagnosis, out: &mut Screen) -> usize {
+    let mut seen: Vec<&str> = Vec::new();
+    let mut changes: Vec<_> = d
+        .findings
+        .iter()
+        .flat_map(|finding| finding.changes.iter().map(move |change| (finding, change)))
+        .filter(|(_, change)| {
+            let new = !seen.contains(&change.setting.as_str());
+            seen.push(&change.setting);
+            new
+        })
+        .collect();
+    let saves = |predicted: Option<Prediction>| predicted.map_or(0.0, |predicted| predicted.saves_nanos);
+    changes.sort_by(|a, b| saves(b.1.predicted).total_cmp(&saves(a.1.predicted)));
+    let shown = changes.len().min(4);
+    for (number, (_, change)) in changes.into_iter().take(shown).enumerate() {
+        let brings = change
+            .predicted
+            .map(|p| format!("   → {:.1} steps/s [{:.1}–{:.1}]", p.steps_per_second, p.low, p.high));
+        out.line(&format!("FIX {}", number + 1), &format!("{}{}", change.what, brings.unwrap_or_default()));
+        out.line("", &change.setting);
+    }
+    if let Some(first) = d.findings.first()
+        && !first.no_help.is_empty()
+    {
+        out.line("no help", &first.no_help.join(", "));
+    }
+    shown
+}
+
+fn decision(d: &Diagnosis, fixes: usize, out: &mut Screen) {
+    let text = match d.decision {
+        Decision::NothingToFix if fixes == 0 => "nothing to fix in the input".to_owned(),
+        Decision::NothingToFix => "nothing here makes this run noticeably faster".to_owned(),
+        Decision::LetItFinish { left_minutes, saves_minutes, costs_minutes } => format!(
+            "let it finish: {} remain, FIX 1 would save {}, a restart costs {}; use it next time",
+            minutes(left_minutes),
+            minutes(saves_minutes),
+            minutes(costs_minutes)
+        ),
+        Decision::Restart { left_minutes, saves_minutes } => format!(
+            "restart with FIX 1: {} remain at this pace, it saves {} after the restart",
+            minutes(left_minutes),
+            minutes(saves_minutes)
+        ),
+        Decision::Unknown { saves_minutes_per_hour } => {
+            format!("FIX 1 saves {saves_minutes_per_hour:.0} minutes of every hour")
+        }
+    };
+    out.line("DECISION", &text);
+}
+
+fn foot(d: &Diagnosis, out: &mut Screen) {
+    let overhead =
+        d.overhead_percent.map_or_else(|| "overhead unknown".to_owned(), |o| format!("overhead {o:.2} %"));
+    let clock = if d.run.clock.is_empty() { "host" } else { &d.run.clock };
+    out.line(
+        "",
+        &format!("{overhead} · clock: {clock} · {:.0} % of the time accounted for", d.coverage_percent),
+    );
+    if let Some(device) = d.run.devices.iter().find(|device| device.simulated) {
+        out.line("", &format!("the accelerator is pretended: {}", device.name));
+    }
+    for damage in &d.damage {
+        out.line("damaged", damage);
+    }
+}
+
+/// Minutes, in the unit that suits.
+fn minutes(minutes: f64) -> String {
+    match minutes {
+        ..1.0 => format!("{:.0} s", minutes * 60.0),
+        ..90.0 => format!("{minutes:.0} min"),
+        _ => format!("{:.1} h", minutes / 60.0),
+    }
+}
+
+struct Screen {
+    text: String,
+    colour: Colour,
+}
+
+impl Screen {
+    /// A line with its label, wrapped where it is too long.
+    fn line(&mut self, label: &str, text: &str) {
+        let mut label = match self.colour {
+            Colour::Ansi if !label.is_empty() => format!("\x1b[1m{label:<INDENT$}\x1b[0m"),
+            _ => format!("{label:<INDENT$}"),
+        };
+        for line in wrapped(text, WIDTH - INDENT) {
+            let _ = writeln!(self.text, "{}", format!("{label}{line}").trim_end());
+            label = " ".repeat(INDENT);
+        }
+    }
+}
+
+/// Breaks at spaces. What has no space is left whole.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    // Runs of spaces are kept inside a line: they set columns apart.
+    for word in text.split_inclusive(' ') {
+        let line = lines.last().map_or(0, |line| line.chars().count());
+        if line > 0 && line + word.trim_end().chars().count() > width {
+            lines.push(String::new());
+        }
+        if let Some(last) = lines.last_mut()
+            && !(last.is_empty() && lines_begin(word))
+        {
+            last.push_str(word);
+        }
+    }
+    lines
+}
+
+/// Whether a word is nothing but the space after another.
+fn lines_begin(word: &str) -> bool {
+    word == " "
+}

@@ -1,0 +1,149 @@
+//! Which steps count, and what do they say?
+//!
+//! The first steps of a run, the first of an epoch, and steps in which something else happened (a checkpoint, an
+//! evaluation) are not like the others. They are listed apart, with what they cost, and left out of every mean.
+
+use crate::{
+    error::{Error, Result},
+    record::{Record, Step},
+};
+
+/// Fewer steps than this say nothing.
+pub const LEAST: usize = 20;
+/// At least so many steps are warm-up.
+const WARM_UP: usize = 3;
+
+/// The steps of a record, sorted by what they can tell.
+#[derive(Debug, Clone)]
+pub struct Steps {
+    /// Those that count, as places in [`Record::steps`].
+    pub steady: Vec<usize>,
+    /// Those that are listed apart, with the reason.
+    pub apart: Vec<(usize, String)>,
+    /// How many steps at the beginning are warm-up.
+    pub warm_up: usize,
+    /// The means over those that count.
+    pub mean: Mean,
+    /// Half of the steps are shorter than this.
+    pub p50_nanos: u64,
+    /// All but one in a hundred are shorter than this.
+    pub p99_nanos: u64,
+    /// Standard deviation of the time of a step over its mean, in percent.
+    pub variation_percent: f64,
+    /// The same from the median deviation, which single outliers do not move.
+    pub robust_variation_percent: f64,
+}
+
+/// Where the time of a mean step goes, in nanoseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize)]
+pub struct Mean {
+    /// All of it.
+    pub wall_nanos: f64,
+    /// For input.
+    pub wait_nanos: f64,
+    /// Copying to the device.
+    pub copy_nanos: f64,
+    /// For other devices.
+    pub sync_nanos: f64,
+    /// The accelerator works.
+    pub busy_nanos: f64,
+    /// Nobody knows.
+    pub unknown_nanos: f64,
+    /// Samples.
+    pub rows: f64,
+}
+
+impl Mean {
+    /// The accelerator does not work.
+    pub fn idle_nanos(&self) -> f64 {
+        self.wall_nanos - self.busy_nanos
+    }
+
+    /// Share of the time in which the accelerator works.
+    pub fn busy_percent(&self) -> f64 {
+        100.0 * self.busy_nanos / self.wall_nanos
+    }
+
+    /// Steps in a second.
+    pub fn steps_per_second(&self) -> f64 {
+        1e9 / self.wall_nanos
+    }
+}
+
+impl Steps {
+    /// Sorts the steps of a record. Too few of them are an error: a verdict would be a guess.
+    pub fn of(record: &Record) -> Result<Self> {
+        let prefetch = record.run.settings.prefetch.unwrap_or(0);
+        // What was made ahead before the first step says nothing about the pace that follows.
+        let warm_up = WARM_UP.max(prefetch).min(WARM_UP.max(record.steps.len() / 4));
+        let mut steady = Vec::new();
+        let mut apart = Vec::new();
+        let mut epoch = record.steps.first().map(|step| step.epoch);
+        for (at, step) in record.steps.iter().enumerate() {
+            let first_of_epoch = epoch != Some(step.epoch);
+            epoch = Some(step.epoch);
+            if at < warm_up {
+                apart.push((at, "warm-up".to_owned()));
+            } else if let Some(mark) = &step.mark {
+                apart.push((at, mark.clone()));
+            } else if first_of_epoch {
+                apart.push((at, "first of an epoch".to_owned()));
+            } else {
+                steady.push(at);
+            }
+        }
+        if steady.len() < LEAST {
+            return Err(Error::TooFewSteps { steps: steady.len(), needed: LEAST, warm_up });
+        }
+        let steps: Vec<&Step> = steady.iter().map(|at| &record.steps[*at]).collect();
+        let mut walls: Vec<u64> = steps.iter().map(|step| step.wall_nanos).collect();
+        walls.sort_unstable();
+        let mean = mean(&steps);
+        let variance = walls.iter().map(|wall| (*wall as f64 - mean.wall_nanos).powi(2)).sum::<f64>()
+            / walls.len() as f64;
+        let p50 = quantile(&walls, 0.5);
+        let mut deviations: Vec<u64> = walls.iter().map(|wall| wall.abs_diff(p50)).collect();
+        deviations.sort_unstable();
+        Ok(Self {
+            steady,
+            apart,
+            warm_up,
+            mean,
+            p50_nanos: p50,
+            p99_nanos: quantile(&walls, 0.99),
+            variation_percent: 100.0 * variance.sqrt() / mean.wall_nanos,
+            // 1.4826: what makes it the standard deviation, where times are distributed normally.
+            robust_variation_percent: 100.0 * 1.4826 * quantile(&deviations, 0.5) as f64 / p50.max(1) as f64,
+        })
+    }
+
+    /// The steps that count.
+    pub fn of_record<'a>(&'a self, record: &'a Record) -> impl Iterator<Item = &'a Step> {
+        self.steady.iter().map(|at| &record.steps[*at])
+    }
+
+    /// The step that waited the longest for its input, of those that count.
+    pub fn worst_wait<'a>(&'a self, record: &'a Record) -> Option<&'a Step> {
+        self.of_record(record).max_by_key(|step| step.wait_nanos)
+    }
+}
+
+fn mean(steps: &[&Step]) -> Mean {
+    let of =
+        |part: fn(&Step) -> u64| steps.iter().map(|step| part(step) as f64).sum::<f64>() / steps.len() as f64;
+    Mean {
+        wall_nanos: of(|step| step.wall_nanos),
+        wait_nanos: of(|step| step.wait_nanos),
+        copy_nanos: of(|step| step.copy_nanos),
+        sync_nanos: of(|step| step.sync_nanos),
+        busy_nanos: of(Step::busy_nanos),
+        unknown_nanos: of(Step::unknown_nanos),
+        rows: of(|step| step.rows),
+    }
+}
+
+/// The value that a share of `sorted` lies below or at.
+pub fn quantile<T: Copy + Default>(sorted: &[T], share: f64) -> T {
+    let at = (share * sorted.len() as f64).ceil() as usize;
+    sorted.get(at.saturating_sub(1)).copied().unwrap_or_default()
+}

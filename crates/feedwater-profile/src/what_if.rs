@@ -1,0 +1,201 @@
+//! What would another setting bring?
+//!
+//! The recorded run is played again ([`model`](crate::model)) with the costs that another setting would have given it.
+//! Where a cost has to be guessed (a core shared with others, a number half as wide), the interval is wider. No answer is
+//! better than the accelerator's own pace.
+
+use serde::Serialize;
+
+use crate::{
+    diagnosis::Facts,
+    model::{Cost, Crew, play},
+    record::{Input, Record},
+    split::Part,
+};
+
+/// A setting to try.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Wish {
+    /// So many threads.
+    Threads(usize),
+    /// So many batches ahead.
+    Prefetch(usize),
+    /// So many samples a step. The accelerator's time is taken to grow with it.
+    BatchSize(u64),
+    /// Features made once and read afterwards.
+    Cache,
+    /// Numbers of half the width.
+    HalfPrecision,
+    /// Rows as long as the longest of their batch.
+    PadToLongest,
+}
+
+/// What a setting would bring.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Prediction {
+    /// Samples in a second.
+    pub samples_per_second: f64,
+    /// Steps in a second.
+    pub steps_per_second: f64,
+    /// Steps in a second, at least.
+    pub low: f64,
+    /// Steps in a second, at most.
+    pub high: f64,
+    /// What the interval is a share of.
+    pub uncertainty: f64,
+    /// Time that a step becomes shorter by, for the samples that a step has now.
+    pub saves_nanos: f64,
+}
+
+/// Stages whose results can be kept: the same for a sample in every epoch.
+const CACHED: &[&str] = &["source", "read", "decode", "resample", "log_mel", "tokenize", "transform"];
+/// Bytes that a core reads from a cache in a second, cautiously.
+const CACHE_BYTES_PER_SECOND: f64 = 1.5e9;
+
+impl Facts<'_> {
+    /// What a setting would bring; nothing where the record does not say how batches were made.
+    pub fn predict(&self, wish: &Wish) -> Option<Prediction> {
+        let (crew, costs) = (self.split.crew?, &self.split.costs);
+        if costs.is_empty() || crew.threads == 0 && !matches!(wish, Wish::Threads(_)) {
+            return None;
+        }
+        let (wished_crew, wished_costs, doubt) = match wish {
+            Wish::Threads(threads) => {
+                let factor = self.crowd(*threads) / self.crowd(crew.threads.max(1));
+                let doubt = if *threads as f64 > self.usable_cores() { 0.10 } else { 0.05 };
+                let prefetch = if crew.threads == 0 { 3 } else { crew.prefetch };
+                (Crew { threads: *threads, prefetch, ..crew }, scaled(costs, factor), doubt)
+            }
+            Wish::Prefetch(prefetch) => (Crew { prefetch: *prefetch, ..crew }, costs.clone(), 0.02),
+            Wish::BatchSize(rows) => (crew, regrouped(costs, (*rows).max(1)), 0.05),
+            Wish::Cache => (crew, self.reworked(|input| cached_share(input)), 0.10),
+            // What is read stays as wide as it was; what is written is half.
+            Wish::HalfPrecision => (crew, self.reworked(|input| stage_share(input, "batch", 0.75)), 0.03),
+            Wish::PadToLongest => (
+                crew,
+                self.reworked(|input| {
+                    let saved = input.padding_bytes.saturating_sub(input.padding_to_longest_bytes);
+                    stage_share(input, "batch", 1.0 - saved as f64 / input.bytes.max(1) as f64)
+                }),
+                0.03,
+            ),
+        };
+        let (now, then) = (play(costs, crew), play(&wished_costs, wished_crew));
+        let measured = self.steps.mean.wall_nanos;
+        // How far the playing was off for what is known is how far it may be off for what is not.
+        let off = (now.wall_nanos - measured).abs() / measured;
+        let wall = measured * then.wall_nanos / now.wall_nanos;
+        let rows = mean_rows(&wished_costs);
+        let same_rows = wall * self.steps.mean.rows.max(1.0) / rows.max(1.0);
+        let uncertainty = (0.02 + doubt + off).min(0.9);
+        let steps_per_second = 1e9 / wall;
+        let busy = wished_costs.iter().filter(|cost| cost.counts).map(|cost| cost.busy_nanos).sum::<f64>()
+            / wished_costs.iter().filter(|cost| cost.counts).count().max(1) as f64;
+        let ceiling = if busy > 0.0 { 1e9 / busy } else { f64::INFINITY };
+        Some(Prediction {
+            samples_per_second: steps_per_second * rows,
+            steps_per_second,
+            low: steps_per_second * (1.0 - uncertainty),
+            high: (steps_per_second * (1.0 + uncertainty)).min(ceiling).max(steps_per_second),
+            uncertainty,
+            saves_nanos: measured - same_rows,
+        })
+    }
+
+    /// Cores that the workers may use.
+    pub fn usable_cores(&self) -> f64 {
+        let host = &self.record.run.host;
+        host.usable_cores.or(host.cores).unwrap_or(1.0).max(0.1)
+    }
+
+    /// How much longer a thread takes for its work when so many work beside each other.
+    fn crowd(&self, threads: usize) -> f64 {
+        let (threads, cores) = (threads as f64, self.usable_cores());
+        let full = self.record.run.host.crowding.unwrap_or(1.0).max(1.0);
+        if threads <= cores {
+            if cores > 1.0 { 1.0 + (full - 1.0) * (threads - 1.0).max(0.0) / (cores - 1.0) } else { 1.0 }
+        } else {
+            let cpu = cpu_share(self.record);
+            full * (cpu * threads / cores + 1.0 - cpu).max(1.0)
+        }
+    }
+
+    /// The costs, each with the share of its work that a setting leaves.
+    fn reworked(&self, share: impl Fn(&Input) -> f64) -> Vec<Cost> {
+        let shares = self.record.steps.iter().map(|step| step.input.as_ref().map_or(1.0, &share));
+        self.split.costs.iter().zip(shares).map(|(cost, share)| scale(cost, share)).collect()
+    }
+
+    /// What the wait would be without some stages: for what a cache or a faster library would bring.
+    pub fn stage_nanos(&self, stages: &[&str]) -> f64 {
+        stages.iter().map(|stage| self.split.nanos(&Part::Stage((*stage).to_owned()))).sum()
+    }
+}
+
+/// The share of the workers' time that they computed.
+pub(crate) fn cpu_share(record: &Record) -> f64 {
+    let inputs = || record.steps.iter().filter_map(|step| step.input.as_ref());
+    let work: u64 = inputs().map(Input::total_work_nanos).sum();
+    if inputs().all(|input| input.cpu_nanos.is_none()) || work == 0 {
+        return 1.0;
+    }
+    let cpu: u64 = inputs().filter_map(|input| input.cpu_nanos).sum();
+    (cpu as f64 / work as f64).clamp(0.0, 1.0)
+}
+
+fn cached_share(input: &Input) -> f64 {
+    let all = input.total_work_nanos().max(1) as f64;
+    let cached: u64 = input
+        .work_nanos
+        .iter()
+        .filter(|(name, _)| CACHED.contains(&name.as_str()))
+        .map(|(_, nanos)| nanos)
+        .sum();
+    let read = (input.bytes - input.padding_bytes.min(input.bytes)) as f64 / CACHE_BYTES_PER_SECOND * 1e9;
+    ((all - cached as f64 + read) / all).min(1.0)
+}
+
+/// The share of the work that is left when one stage takes `factor` of its time.
+fn stage_share(input: &Input, stage: &str, factor: f64) -> f64 {
+    let all = input.total_work_nanos().max(1) as f64;
+    let stage = input.work_nanos.get(stage).copied().unwrap_or_default() as f64;
+    (all - stage * (1.0 - factor)) / all
+}
+
+fn scale(cost: &Cost, factor: f64) -> Cost {
+    Cost { work_nanos: cost.work_nanos * factor, slowest_nanos: cost.slowest_nanos * factor, ..*cost }
+}
+
+fn scaled(costs: &[Cost], factor: f64) -> Vec<Cost> {
+    costs.iter().map(|cost| scale(cost, factor)).collect()
+}
+
+fn mean_rows(costs: &[Cost]) -> f64 {
+    let counted = costs.iter().filter(|cost| cost.counts);
+    counted.clone().map(|cost| cost.rows as f64).sum::<f64>() / counted.count().max(1) as f64
+}
+
+/// The same samples in batches of another size.
+fn regrouped(costs: &[Cost], rows: u64) -> Vec<Cost> {
+    let mut regrouped = Vec::new();
+    let mut batch = Cost { counts: true, ..Cost::default() };
+    for cost in costs {
+        let mut left = cost.rows.max(1);
+        while left > 0 {
+            let take = left.min(rows - batch.rows);
+            let share = take as f64 / cost.rows.max(1) as f64;
+            batch.rows += take;
+            batch.work_nanos += cost.work_nanos * share;
+            batch.busy_nanos += cost.busy_nanos * share;
+            batch.slowest_nanos = batch.slowest_nanos.max(cost.slowest_nanos);
+            batch.counts &= cost.counts;
+            left -= take;
+            if batch.rows == rows {
+                regrouped.push(batch);
+                batch = Cost { counts: true, ..Cost::default() };
+            }
+        }
+    }
+    regrouped
+}
