@@ -3,6 +3,7 @@
 mod commands;
 mod generate;
 mod inspect;
+mod profile;
 
 use std::process::ExitCode;
 
@@ -23,6 +24,8 @@ struct Cli {
 enum Command {
     /// Say what a dataset is, how long its samples are, and what is wrong with it
     Inspect(commands::inspect::Options),
+    /// Measure whether data keeps an accelerator fed, and say why not
+    Profile(commands::profile::Options),
     /// Make a dataset to try things on
     Generate(commands::generate::Options),
 }
@@ -30,6 +33,7 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Inspect(options) => commands::inspect::run(&options),
+        Command::Profile(options) => commands::profile::run(&options),
         Command::Generate(options) => commands::generate::run(&options).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {

@@ -16,16 +16,17 @@
 #![forbid(unsafe_code)]
 
 mod error;
+pub mod machine;
 pub mod record;
 pub mod steps;
 pub mod model;
-mod split;
+pub mod split;
 pub mod rules;
-mod diagnosis;
+pub mod diagnosis;
 pub mod what_if;
 pub mod worth;
 pub mod render;
 
-pub use diagnosis::{Boundness, Change, Confidence, Diagnosis, Finding, Target};
+pub use diagnosis::Diagnosis;
 pub use error::{Error, Result};
 pub use record::{Record, Recorder};

@@ -1,7 +1,7 @@
 //! Which steps count, and what do they say?
 //!
-//! The first steps of a run, the first of an epoch, and steps in which something else happened (a checkpoint, an
-//! evaluation) are not like the others. They are listed apart, with what they cost, and left out of every mean.
+//! The first steps of a run, the first of an epoch, its last batch where that is short, and steps in which something else
+//! happened (a checkpoint, an evaluation) are not like the others. They are listed apart, with what they cost, and left out of every mean.
 
 use crate::{
     error::{Error, Result},
@@ -86,6 +86,13 @@ impl Steps {
                 apart.push((at, "warm-up".to_owned()));
             } else if let Some(mark) = &step.mark {
                 apart.push((at, mark.clone()));
+            } else if record
+                .run
+                .settings
+                .batch_size
+                .is_some_and(|size| step.rows > 0 && step.rows * 4 < size * 3)
+            {
+                apart.push((at, "short batch".to_owned()));
             } else if first_of_epoch {
                 apart.push((at, "first of an epoch".to_owned()));
             } else {

@@ -124,6 +124,29 @@ pub(crate) fn run(options: &Options) -> miette::Result<()> {
     }
 }
 
+/// A dataset with the usual settings, without a word.
+pub(crate) fn quietly(kind: &str, out: &Path) -> miette::Result<()> {
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+    let line = [std::ffi::OsStr::new("generate"), kind.as_ref(), "--out".as_ref(), out.as_os_str()];
+    let Line { options } = clap::Parser::try_parse_from(line).into_diagnostic()?;
+    match &options.what {
+        What::Morse { settings, common } => {
+            made("morse", &json!(settings), &settings.flags(), common, |job| morse::generate(settings, job))
+        }
+        What::Npy { settings, common } => {
+            made("npy", &json!(settings), &settings.flags(), common, |job| npy::generate(settings, job))
+        }
+        What::Text { settings, common } => {
+            made("text", &json!(settings), &settings.flags(), common, |job| text::generate(settings, job))
+        }
+    }
+    .map(|_| ())
+}
+
 fn make(
     kind: &str,
     settings: &Value,
@@ -131,6 +154,23 @@ fn make(
     common: &Common,
     generate: impl FnOnce(Job<'_>) -> miette::Result<Made>,
 ) -> miette::Result<()> {
+    let (made, threads, seconds) = made(kind, settings, flags, common, generate)?;
+    let summary = if common.json {
+        as_json(kind, &common.out, common.seed, threads, seconds, made)
+    } else {
+        as_text(kind, &common.out, common.seed, threads, seconds, &made)
+    };
+    writeln!(std::io::stdout(), "{summary}").into_diagnostic().wrap_err("could not print the summary")
+}
+
+/// Makes a dataset: what came of it, on how many threads, in how many seconds.
+fn made(
+    kind: &str,
+    settings: &Value,
+    flags: &str,
+    common: &Common,
+    generate: impl FnOnce(Job<'_>) -> miette::Result<Made>,
+) -> miette::Result<(Made, usize, f64)> {
     let threads = match common.threads {
         Some(0) => {
             return Err(miette::miette!(
@@ -154,13 +194,7 @@ fn make(
     let made =
         generate(Job { folder: &folder, seed: common.seed, threads, progress: &progress, command: &command });
     progress.finish_and_clear();
-    let seconds = begin.elapsed().as_secs_f64();
-    let summary = if common.json {
-        as_json(kind, &common.out, common.seed, threads, seconds, made?)
-    } else {
-        as_text(kind, &common.out, common.seed, threads, seconds, &made?)
-    };
-    writeln!(std::io::stdout(), "{summary}").into_diagnostic().wrap_err("could not print the summary")
+    Ok((made?, threads, begin.elapsed().as_secs_f64()))
 }
 
 fn as_json(kind: &str, out: &Path, seed: u64, threads: usize, seconds: f64, made: Made) -> String {

@@ -2,3 +2,4 @@
 
 pub(crate) mod generate;
 pub(crate) mod inspect;
+pub(crate) mod profile;

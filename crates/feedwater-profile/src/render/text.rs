@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::{
-    diagnosis::{Confidence, Diagnosis},
+    diagnosis::{Change, Confidence, Diagnosis},
     rules::millis,
     what_if::Prediction,
     worth::Decision,
@@ -39,14 +39,13 @@ fn verdict(d: &Diagnosis, out: &mut Screen) {
         Confidence::Medium => "medium",
         Confidence::Low => "low",
     };
-    let busy = d.busy_percent.map(|_| format!("   {}", d.target.words())).unwrap_or_default();
-    out.line("VERDICT", &format!("{}{busy}   confidence {sure} ({} steps)", d.headline, d.steps));
+    let target = d.busy_percent.map(|_| format!(" · {}", d.target.words())).unwrap_or_default();
+    out.line("VERDICT", &format!("{}{target} · confidence {sure} ({} steps)", d.headline, d.steps));
     let pace = format!("{:.1} steps/s, {:.0} samples/s", d.steps_per_second, d.samples_per_second);
     match (d.busy_percent, d.ceiling_steps_per_second) {
-        (Some(busy), Some((ceiling, spread))) => out.line(
-            "busy",
-            &format!("{busy:.0} %   {pace}, of a ceiling of {ceiling:.1} ± {spread:.1} steps/s"),
-        ),
+        (Some(busy), Some((ceiling, spread))) => {
+            out.line("busy", &format!("{busy:.0} %   {pace}; ceiling {ceiling:.1} ± {spread:.1} steps/s"))
+        }
         _ => out.line("pace", &format!("{pace} (no accelerator: as fast as the input goes)")),
     }
     let idle: f64 = d.idle_nanos.iter().map(|(_, nanos)| nanos).sum();
@@ -84,10 +83,13 @@ fn verdict(d: &Diagnosis, out: &mut Screen) {
 /// The changes, each once; the best first. Returns how many.
 fn fixes(d: &Diagnosis, out: &mut Screen) -> usize {
     let mut seen: Vec<&str> = Vec::new();
+    // What brings nothing that can be felt is in the full report, not on the screen.
+    let felt = |change: &Change| change.predicted.is_none_or(|p| p.saves_nanos > 0.02 * d.mean.wall_nanos);
     let mut changes: Vec<_> = d
         .findings
         .iter()
         .flat_map(|finding| finding.changes.iter().map(move |change| (finding, change)))
+        .filter(|(finding, change)| felt(change) && (finding.idle_nanos > 0.0 || change.predicted.is_some()))
         .filter(|(_, change)| {
             let new = !seen.contains(&change.setting.as_str());
             seen.push(&change.setting);
@@ -102,7 +104,9 @@ fn fixes(d: &Diagnosis, out: &mut Screen) -> usize {
             .predicted
             .map(|p| format!("   → {:.1} steps/s [{:.1}–{:.1}]", p.steps_per_second, p.low, p.high));
         out.line(&format!("FIX {}", number + 1), &format!("{}{}", change.what, brings.unwrap_or_default()));
-        out.line("", &change.setting);
+        if change.setting.trim_start_matches('-') != change.what {
+            out.line("", &change.setting);
+        }
     }
     if let Some(first) = d.findings.first()
         && !first.no_help.is_empty()
@@ -157,6 +161,13 @@ fn minutes(minutes: f64) -> String {
         ..90.0 => format!("{minutes:.0} min"),
         _ => format!("{:.1} h", minutes / 60.0),
     }
+}
+
+/// A line as the verdict has them, for what stands around it.
+pub fn line(label: &str, text: &str, colour: Colour) -> String {
+    let mut screen = Screen { text: String::new(), colour };
+    screen.line(label, text);
+    screen.text
 }
 
 struct Screen {
