@@ -10,6 +10,8 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
+use crate::record::SLOWEST;
+
 /// What a batch costs.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Cost {
@@ -17,8 +19,8 @@ pub struct Cost {
     pub rows: u64,
     /// Time of workers, all together.
     pub work_nanos: f64,
-    /// Of it, the sample that took the longest.
-    pub slowest_nanos: f64,
+    /// Of it, the samples that took the longest, the longest first; the others are taken to be alike.
+    pub slowest_nanos: [f64; SLOWEST],
     /// How long the consumer was at it before it asked for the next.
     pub busy_nanos: f64,
     /// Whether it counts in the means.
@@ -75,18 +77,15 @@ pub fn play(costs: &[Cost], crew: Crew) -> Played {
 
 /// When a batch is ready: its samples go to whoever is free first, the longest before the others.
 fn make(cost: &Cost, room: f64, whole: bool, workers: &mut BinaryHeap<Reverse<u64>>) -> f64 {
-    let rows = if whole { 1 } else { cost.rows.max(1) };
-    let (slowest, other) = if rows == 1 {
-        (cost.work_nanos, 0.0)
-    } else {
-        let slowest = cost.slowest_nanos.max(cost.work_nanos / rows as f64).min(cost.work_nanos);
-        (slowest, (cost.work_nanos - slowest) / (rows - 1) as f64)
-    };
+    let rows = if whole { 1 } else { cost.rows.max(1) as usize };
+    let named = rows.saturating_sub(1).min(SLOWEST);
+    let slowest = &cost.slowest_nanos[..named];
+    let other = (cost.work_nanos - slowest.iter().sum::<f64>()).max(0.0) / (rows - named) as f64;
     let mut ready = room;
     for row in 0..rows {
         // There is at least one worker, and each that is taken out is put back.
         let Some(Reverse(free)) = workers.pop() else { break };
-        let done = room.max(free as f64) + if row == 0 { slowest } else { other };
+        let done = room.max(free as f64) + slowest.get(row).copied().unwrap_or(other);
         workers.push(Reverse(done as u64));
         ready = ready.max(done);
     }
@@ -100,7 +99,13 @@ mod tests {
 
     fn even(rows: u64, work: f64, busy: f64) -> Vec<Cost> {
         vec![
-            Cost { rows, work_nanos: work, slowest_nanos: work / rows as f64, busy_nanos: busy, counts: true };
+            Cost {
+                rows,
+                work_nanos: work,
+                slowest_nanos: [work / rows as f64; SLOWEST],
+                busy_nanos: busy,
+                counts: true
+            };
             200
         ]
     }
@@ -138,7 +143,7 @@ mod tests {
     fn a_deeper_queue_hides_a_slow_sample() {
         let mut costs = even(8, 8e6, 20e6);
         for cost in costs.iter_mut().skip(25).step_by(50) {
-            (cost.work_nanos, cost.slowest_nanos) = (107e6, 100e6);
+            (cost.work_nanos, cost.slowest_nanos) = (107e6, [100e6, 1e6, 1e6, 1e6]);
         }
         let (shallow, deep) = (play(&costs, crew(2, 1)), play(&costs, crew(2, 8)));
         assert!(shallow.wait_nanos > 1.5e6 && deep.wait_nanos < 0.2e6, "{shallow:?} {deep:?}");
@@ -152,7 +157,7 @@ mod tests {
             let costs: Vec<Cost> = works
                 .into_iter()
                 .map(|(rows, work_nanos, busy_nanos)| Cost {
-                    rows, work_nanos, slowest_nanos: work_nanos / rows as f64, busy_nanos, counts: true,
+                    rows, work_nanos, slowest_nanos: [work_nanos / rows as f64; SLOWEST], busy_nanos, counts: true,
                 })
                 .collect();
             let busy = costs.iter().map(|cost| cost.busy_nanos).sum::<f64>() / costs.len() as f64;

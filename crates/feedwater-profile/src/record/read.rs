@@ -12,7 +12,7 @@ use std::{
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{DeviceSample, End, Head, Record, Step, VERSION};
+use super::{DeviceSample, End, Head, Record, SLOWEST, Step, VERSION};
 use crate::error::{Error, Result};
 
 /// No line of a record is longer. A file without line ends must not be read into memory whole.
@@ -115,7 +115,10 @@ impl Record {
         }
     }
 
-    fn take_step(&mut self, step: Step) -> Result<(), String> {
+    fn take_step(&mut self, mut step: Step) -> Result<(), String> {
+        if let Some(input) = &mut step.input {
+            input.slowest.truncate(SLOWEST);
+        }
         let parts =
             [step.wait_nanos, step.copy_nanos, step.compute_nanos, step.optimizer_nanos, step.sync_nanos];
         if step.wall_nanos == 0

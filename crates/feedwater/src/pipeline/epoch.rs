@@ -169,7 +169,8 @@ impl Pipeline {
         if !taken.waited.is_zero() {
             let (key, stage) = &taken.finished.last;
             let nanos = taken.waited.as_nanos() as u64;
-            input.waited_for = Some(Blame { key: key.clone(), stage: (*stage).to_owned(), nanos });
+            input.waited_for =
+                Some(Blame { key: key.clone(), stage: (*stage).to_owned(), nanos, queued_nanos: 0 });
         }
         if let Some(now) = report::scheduled(&self.flow.meters) {
             let last = std::mem::replace(&mut self.consumed.scheduled, now);
