@@ -24,8 +24,12 @@ pub mod rules;
 mod diagnosis;
 pub mod what_if;
 pub mod worth;
+pub mod gate;
+pub mod compare;
 pub mod render;
 
-pub use diagnosis::{Boundness, Change, Confidence, Diagnosis, Finding, Target};
+pub use diagnosis::{
+    Apart, Asked, Boundness, Change, Confidence, Diagnosis, Facts, Finding, Kind, Target, Worst,
+};
 pub use error::{Error, Result};
 pub use record::{Record, Recorder};

@@ -113,7 +113,12 @@ fn fixes(d: &Diagnosis, out: &mut Screen) -> usize {
 }
 
 fn decision(d: &Diagnosis, fixes: usize, out: &mut Screen) {
-    let text = match d.decision {
+    out.line("DECISION", &decision_words(d, fixes));
+}
+
+/// What to do, where so many fixes are shown.
+pub(crate) fn decision_words(d: &Diagnosis, fixes: usize) -> String {
+    match d.decision {
         Decision::NothingToFix if fixes == 0 => "nothing to fix in the input".to_owned(),
         Decision::NothingToFix => "nothing here makes this run noticeably faster".to_owned(),
         Decision::LetItFinish { left_minutes, saves_minutes, costs_minutes } => format!(
@@ -130,8 +135,7 @@ fn decision(d: &Diagnosis, fixes: usize, out: &mut Screen) {
         Decision::Unknown { saves_minutes_per_hour } => {
             format!("FIX 1 saves {saves_minutes_per_hour:.0} minutes of every hour")
         }
-    };
-    out.line("DECISION", &text);
+    }
 }
 
 fn foot(d: &Diagnosis, out: &mut Screen) {
