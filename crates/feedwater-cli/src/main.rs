@@ -28,6 +28,10 @@ enum Command {
     Profile(commands::profile::Options),
     /// Make a dataset to try things on
     Generate(commands::generate::Options),
+    /// Say where the accelerator of a recorded run waits, what it costs and what will fix it
+    Report(commands::report::Options),
+    /// Say whether a recorded run is better than one before it, or whether that is noise
+    Compare(commands::compare::Options),
 }
 
 fn main() -> ExitCode {
@@ -35,6 +39,8 @@ fn main() -> ExitCode {
         Command::Inspect(options) => commands::inspect::run(&options),
         Command::Profile(options) => commands::profile::run(&options),
         Command::Generate(options) => commands::generate::run(&options).map(|()| ExitCode::SUCCESS),
+        Command::Report(options) => commands::report::run(&options),
+        Command::Compare(options) => commands::compare::run(&options),
     };
     done.unwrap_or_else(|error| {
         eprintln!("{}", told(&error));

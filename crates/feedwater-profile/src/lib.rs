@@ -25,8 +25,12 @@ pub mod rules;
 pub mod diagnosis;
 pub mod what_if;
 pub mod worth;
+pub mod gate;
+pub mod compare;
 pub mod render;
 
-pub use diagnosis::Diagnosis;
+pub use diagnosis::{
+    Apart, Asked, Boundness, Change, Confidence, Diagnosis, Facts, Finding, Kind, Target, Worst,
+};
 pub use error::{Error, Result};
 pub use record::{Record, Recorder};

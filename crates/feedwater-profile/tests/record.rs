@@ -64,6 +64,9 @@ fn every_field_is_in_the_documentation() {
     found.dedup();
     assert!(found.len() > 40, "{found:?}");
     for name in found {
-        assert!(page.contains(&format!("`{name}`")) || page.contains(&format!("\"{name}\"")), "`{name}` is not documented");
+        assert!(
+            page.contains(&format!("`{name}`")) || page.contains(&format!("\"{name}\"")),
+            "`{name}` is not documented"
+        );
     }
 }

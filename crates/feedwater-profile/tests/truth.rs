@@ -95,7 +95,7 @@ fn one_slow_file_in_fifty_is_named_and_priced() {
 fn workers_without_a_core_are_told_from_slow_stages() {
     for (seed, share) in [(1, 0.5), (2, 0.6), (3, 0.75)] {
         // Work that takes long because others use the cores: every stage is stretched alike.
-        let before = Case { compute: 8.0, ..healthy(seed) };
+        let before = Case { compute: 7.0, optimizer: 0.0, ..healthy(seed) };
         let mut after = before.clone();
         for (_, cost) in &mut after.stages {
             *cost /= 1.0 - share;
@@ -118,7 +118,8 @@ fn workers_without_a_core_are_told_from_slow_stages() {
 #[test]
 fn a_run_that_computes_is_never_called_short_of_input() {
     for seed in 1..=20 {
-        let case = Case { compute: 25.0 + 10.0 * seed as f64, prefetch: 1 + seed as usize % 4, ..healthy(seed) };
+        let case =
+            Case { compute: 25.0 + 10.0 * seed as f64, prefetch: 1 + seed as usize % 4, ..healthy(seed) };
         let diagnosis = Diagnosis::of(&simulate(&case)).unwrap();
         assert_eq!(diagnosis.bound, Boundness::Compute, "{case:?}");
         assert_eq!(diagnosis.findings[0].id, "compute-bound");
@@ -140,7 +141,8 @@ fn copies_and_the_unknown_are_not_blamed_on_the_input() {
 fn what_is_predicted_for_other_settings_is_what_the_simulation_does() {
     use feedwater_profile::{diagnosis::Facts, what_if::Wish};
     for seed in 1..=4 {
-        let base = Case { threads: 1, compute: 10.0, copy: 0.0, unknown: 0.0, ..with(healthy(seed), "decode", 6.0) };
+        let base =
+            Case { threads: 1, compute: 10.0, copy: 0.0, unknown: 0.0, ..with(healthy(seed), "decode", 6.0) };
         let record = {
             let mut record = simulate(&base);
             // The simulation's cores share nothing.
@@ -151,9 +153,15 @@ fn what_is_predicted_for_other_settings_is_what_the_simulation_does() {
         let rate = |case: &Case| Diagnosis::of(&simulate(case)).unwrap().samples_per_second;
         let close = |wish: &Wish, case: &Case| {
             let (predicted, real) = (facts.predict(wish).unwrap(), rate(case));
-            assert!((predicted.samples_per_second / real - 1.0).abs() < 0.05, "{wish:?}: {predicted:?} {real}");
+            assert!(
+                (predicted.samples_per_second / real - 1.0).abs() < 0.05,
+                "{wish:?}: {predicted:?} {real}"
+            );
             let steps = real / case.rows as f64;
-            assert!(predicted.low <= steps && steps <= predicted.high * 1.01, "{wish:?}: {predicted:?} {steps}");
+            assert!(
+                predicted.low <= steps && steps <= predicted.high * 1.01,
+                "{wish:?}: {predicted:?} {steps}"
+            );
         };
         close(&Wish::Threads(2), &Case { threads: 2, ..base.clone() });
         close(&Wish::Prefetch(8), &Case { prefetch: 8, ..base.clone() });

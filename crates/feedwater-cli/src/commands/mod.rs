@@ -1,5 +1,7 @@
 //! One file a verb: its options, what it does, what it prints, its tests.
 
+pub(crate) mod compare;
 pub(crate) mod generate;
 pub(crate) mod inspect;
 pub(crate) mod profile;
+pub(crate) mod report;

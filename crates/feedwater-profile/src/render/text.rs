@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
+use super::{ranked, wrapped};
 use crate::{
-    diagnosis::{Change, Confidence, Diagnosis},
+    diagnosis::{Change, Confidence, Diagnosis, Finding},
     rules::millis,
-    what_if::Prediction,
     worth::Decision,
 };
 
@@ -80,24 +80,13 @@ fn verdict(d: &Diagnosis, out: &mut Screen) {
     }
 }
 
-/// The changes, each once; the best first. Returns how many.
+/// The changes that can be felt; the others are in the full report. Returns how many.
 fn fixes(d: &Diagnosis, out: &mut Screen) -> usize {
-    let mut seen: Vec<&str> = Vec::new();
-    // What brings nothing that can be felt is in the full report, not on the screen.
-    let felt = |change: &Change| change.predicted.is_none_or(|p| p.saves_nanos > 0.02 * d.mean.wall_nanos);
-    let mut changes: Vec<_> = d
-        .findings
-        .iter()
-        .flat_map(|finding| finding.changes.iter().map(move |change| (finding, change)))
-        .filter(|(finding, change)| felt(change) && (finding.idle_nanos > 0.0 || change.predicted.is_some()))
-        .filter(|(_, change)| {
-            let new = !seen.contains(&change.setting.as_str());
-            seen.push(&change.setting);
-            new
-        })
-        .collect();
-    let saves = |predicted: Option<Prediction>| predicted.map_or(0.0, |predicted| predicted.saves_nanos);
-    changes.sort_by(|a, b| saves(b.1.predicted).total_cmp(&saves(a.1.predicted)));
+    let felt = |(finding, change): &(&Finding, &Change)| {
+        let gains = change.predicted.is_none_or(|p| p.saves_nanos > 0.02 * d.mean.wall_nanos);
+        gains && (finding.idle_nanos > 0.0 || change.predicted.is_some())
+    };
+    let changes: Vec<_> = ranked(d).into_iter().filter(felt).collect();
     let shown = changes.len().min(4);
     for (number, (_, change)) in changes.into_iter().take(shown).enumerate() {
         let brings = change
@@ -117,7 +106,12 @@ fn fixes(d: &Diagnosis, out: &mut Screen) -> usize {
 }
 
 fn decision(d: &Diagnosis, fixes: usize, out: &mut Screen) {
-    let text = match d.decision {
+    out.line("DECISION", &decision_words(d, fixes));
+}
+
+/// What to do, where so many fixes are shown.
+pub(crate) fn decision_words(d: &Diagnosis, fixes: usize) -> String {
+    match d.decision {
         Decision::NothingToFix if fixes == 0 => "nothing to fix in the input".to_owned(),
         Decision::NothingToFix => "nothing here makes this run noticeably faster".to_owned(),
         Decision::LetItFinish { left_minutes, saves_minutes, costs_minutes } => format!(
@@ -134,8 +128,7 @@ fn decision(d: &Diagnosis, fixes: usize, out: &mut Screen) {
         Decision::Unknown { saves_minutes_per_hour } => {
             format!("FIX 1 saves {saves_minutes_per_hour:.0} minutes of every hour")
         }
-    };
-    out.line("DECISION", &text);
+    }
 }
 
 fn foot(d: &Diagnosis, out: &mut Screen) {
@@ -187,27 +180,4 @@ impl Screen {
             label = " ".repeat(INDENT);
         }
     }
-}
-
-/// Breaks at spaces. What has no space is left whole.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    // Runs of spaces are kept inside a line: they set columns apart.
-    for word in text.split_inclusive(' ') {
-        let line = lines.last().map_or(0, |line| line.chars().count());
-        if line > 0 && line + word.trim_end().chars().count() > width {
-            lines.push(String::new());
-        }
-        if let Some(last) = lines.last_mut()
-            && !(last.is_empty() && lines_begin(word))
-        {
-            last.push_str(word);
-        }
-    }
-    lines
-}
-
-/// Whether a word is nothing but the space after another.
-fn lines_begin(word: &str) -> bool {
-    word == " "
 }

@@ -1,0 +1,26 @@
+//! Records to look at: `cargo test --release -p feedwater-profile --test make_records -- --ignored`.
+
+mod common;
+
+#[test]
+#[ignore = "writes files to look at: RECORDS names the folder"]
+fn write() {
+    let folder = std::path::PathBuf::from(std::env::var_os("RECORDS").expect("RECORDS names a folder"));
+    let long = common::Case { steps: 100_000, ..common::input_bound() };
+    let hostile = common::Case { steps: 120, ..common::input_bound() };
+    for (name, case) in [
+        ("input", common::input_bound()),
+        ("compute", common::compute_bound()),
+        ("slow", common::slow_files()),
+        ("foreign", common::foreign()),
+        ("tuned", common::Case { threads: 4, ..common::input_bound() }),
+        ("long", long),
+        ("hostile", hostile),
+    ] {
+        let mut record = common::simulate(&case);
+        if name == "hostile" {
+            common::disguise(&mut record);
+        }
+        std::fs::write(folder.join(format!("{name}.jsonl")), common::lines(&record)).unwrap();
+    }
+}
