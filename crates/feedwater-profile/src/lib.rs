@@ -25,6 +25,7 @@ mod diagnosis;
 pub mod what_if;
 pub mod worth;
 pub mod render;
+pub mod machine;
 
 pub use diagnosis::{Boundness, Change, Confidence, Diagnosis, Finding, Target};
 pub use error::{Error, Result};
