@@ -1,6 +1,7 @@
 //! The `feedwater` command.
 
 mod commands;
+mod doctor;
 mod generate;
 mod inspect;
 
@@ -25,12 +26,18 @@ enum Command {
     Inspect(commands::inspect::Options),
     /// Make a dataset to try things on
     Generate(commands::generate::Options),
+    /// Say what is right and wrong with this machine, and pack it up for others to look at
+    Doctor(commands::doctor::Options),
+    /// Say what settings to begin with, before there is a run
+    Advise(commands::advise::Options),
 }
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Inspect(options) => commands::inspect::run(&options),
         Command::Generate(options) => commands::generate::run(&options).map(|()| ExitCode::SUCCESS),
+        Command::Doctor(options) => commands::doctor::run(&options),
+        Command::Advise(options) => commands::advise::run(&options),
     };
     done.unwrap_or_else(|error| {
         eprintln!("{}", told(&error));

@@ -26,6 +26,7 @@ pub mod what_if;
 pub mod worth;
 pub mod render;
 pub mod machine;
+pub mod advise;
 
 pub use diagnosis::{Boundness, Change, Confidence, Diagnosis, Finding, Target};
 pub use error::{Error, Result};

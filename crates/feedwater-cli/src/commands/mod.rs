@@ -1,4 +1,6 @@
 //! One file a verb: its options, what it does, what it prints, its tests.
 
+pub(crate) mod advise;
+pub(crate) mod doctor;
 pub(crate) mod generate;
 pub(crate) mod inspect;

@@ -317,15 +317,12 @@ mod linux {
         let mut parts = text.split('\\');
         let mut out = parts.next().unwrap_or_default().to_owned();
         for part in parts {
-            match part.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-                Some(byte) => {
-                    out.push(char::from(byte));
-                    out.push_str(&part[3..]);
-                }
-                None => {
-                    out.push('\\');
-                    out.push_str(part);
-                }
+            if let Some(byte) = part.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+                out.push(char::from(byte));
+                out.push_str(&part[3..]);
+            } else {
+                out.push('\\');
+                out.push_str(part);
             }
         }
         out
