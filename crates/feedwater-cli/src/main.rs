@@ -1,6 +1,7 @@
 //! The `feedwater` command.
 
 mod commands;
+mod doctor;
 mod generate;
 mod inspect;
 mod profile;
@@ -32,6 +33,10 @@ enum Command {
     Report(commands::report::Options),
     /// Say whether a recorded run is better than one before it, or whether that is noise
     Compare(commands::compare::Options),
+    /// Say what is right and wrong with this machine, and pack it up for others to look at
+    Doctor(commands::doctor::Options),
+    /// Say what settings to begin with, before there is a run
+    Advise(commands::advise::Options),
 }
 
 fn main() -> ExitCode {
@@ -41,6 +46,8 @@ fn main() -> ExitCode {
         Command::Generate(options) => commands::generate::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Report(options) => commands::report::run(&options),
         Command::Compare(options) => commands::compare::run(&options),
+        Command::Doctor(options) => commands::doctor::run(&options),
+        Command::Advise(options) => commands::advise::run(&options),
     };
     done.unwrap_or_else(|error| {
         eprintln!("{}", told(&error));

@@ -28,6 +28,7 @@ pub mod worth;
 pub mod gate;
 pub mod compare;
 pub mod render;
+pub mod advise;
 
 pub use diagnosis::{
     Apart, Asked, Boundness, Change, Confidence, Diagnosis, Facts, Finding, Kind, Target, Worst,

@@ -3,21 +3,22 @@
 //! Two short runs against a pretended accelerator: one as a plain loop with one thread has it, one with the settings that
 //! this machine wants. The first is what is diagnosed; the second shows whether the diagnosis was right.
 
-use std::{
-    io::{ErrorKind, IsTerminal, Write},
-    path::PathBuf,
-    process::ExitCode,
-};
+use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
 
 use feedwater_profile::{
     Diagnosis, Record, machine,
-    record::Host,
-    render::text::{self, Colour},
+    record::{Device, Host},
+    render::{
+        html,
+        text::{self, Colour},
+        trace,
+    },
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use miette::{IntoDiagnostic, WrapErr, miette};
 use serde_json::json;
 
+use super::report::{print, write};
 use crate::profile::{
     cold,
     run::{self, Job},
@@ -32,7 +33,7 @@ Examples:
   feedwater profile data/features --task npy --step-ms 0
   feedwater profile --batch-size 16 --num-steps 100
   feedwater profile data/morse --verify
-  feedwater profile data/morse --record run.jsonl --json
+  feedwater profile data/morse --record run.jsonl --html report.html
 
 The accelerator is pretended: busy for --step-ms with each batch, and using no
 core. With --step-ms 0 there is none, and the pace is that of the input alone.
@@ -101,6 +102,12 @@ pub(crate) struct Options {
     /// Keep the record of the first run, for `feedwater report`
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
+    /// Write a report of the first run for a browser
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write steps of the first run as a timeline for ui.perfetto.dev
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// Print one JSON object: {version, data, generated, run, tuned, verified}
     #[arg(long)]
     json: bool,
@@ -136,7 +143,8 @@ pub(crate) fn run(options: &Options) -> miette::Result<ExitCode> {
     };
     let task = options.task.map_or_else(|| Task::of(&data), Ok)?;
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let host = Host { crowding: Some(machine::crowding(cores)), ..host(cores) };
+    let host = Host { crowding: Some(machine::crowding(cores)), ..machine::host_with_data(&data) };
+    let devices = devices(options)?;
     let first = Setup {
         task,
         data,
@@ -161,7 +169,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<ExitCode> {
         // A larger batch goes through the data faster; as many samples are as good as as many steps.
         let steps =
             (options.num_steps * options.batch_size / setup.batch_size).max(40).min(options.num_steps);
-        let job = Job { name, host: &host, steps, record: &file, progress: &progress };
+        let job = Job { name, host: &host, devices: &devices, steps, record: &file, progress: &progress };
         let mut record = run::run(setup, &job)?;
         record.run.planned_steps = options.total_steps;
         let diagnosis = Diagnosis::of(&record).map_err(|error| miette!("{error}"))?;
@@ -179,6 +187,12 @@ pub(crate) fn run(options: &Options) -> miette::Result<ExitCode> {
         }
     }
     progress.finish_and_clear();
+    if let Some(path) = &options.html {
+        write(path, &html::render(&one.record, &one.diagnosis).map_err(|error| miette!("{error}"))?)?;
+    }
+    if let Some(path) = &options.trace {
+        write(path, &trace::render(&one.record, trace::STEPS))?;
+    }
     let printed = if options.json {
         let object = json!({
             "version": 1, "data": options.data, "generated": generated,
@@ -186,17 +200,33 @@ pub(crate) fn run(options: &Options) -> miette::Result<ExitCode> {
         });
         object.to_string()
     } else {
-        shown(options, &first, &tuned, &one, &two, &verified, generated)
+        shown(options, &first, &tuned, &one, &two, &verified, &devices)
     };
-    match writeln!(std::io::stdout(), "{}", printed.trim_end()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
-        done => done.into_diagnostic().wrap_err("could not print the verdict")?,
-    }
+    print(printed.trim_end())?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn host(cores: usize) -> Host {
-    Host { cores: Some(cores as f64), usable_cores: Some(cores as f64), ..Host::default() }
+/// The devices that were named, with what each does and how they are connected; none where there is no driver.
+fn devices(options: &Options) -> miette::Result<Vec<Device>> {
+    let roles = [("data", options.data_gpu), ("model", options.model_gpu)];
+    if roles.iter().all(|(_, index)| index.is_none()) {
+        return Ok(Vec::new());
+    }
+    let Some(gpus) = machine::Gpus::open() else { return Ok(Vec::new()) };
+    let known = gpus.devices();
+    let mut devices = Vec::new();
+    for (role, index) in roles {
+        let Some(index) = index else { continue };
+        let Some(device) = known.iter().find(|device| device.index == index) else {
+            return Err(miette!(
+                help = "`feedwater doctor` lists the devices",
+                "there is no GPU {index}: this machine has {}",
+                known.len()
+            ));
+        };
+        devices.push(Device { role: Some(role.to_owned()), ..device.clone() });
+    }
+    Ok(devices)
 }
 
 /// The screen.
@@ -207,7 +237,7 @@ fn shown(
     one: &Measured,
     two: &Measured,
     verified: &[verify::Verified],
-    generated: bool,
+    devices: &[Device],
 ) -> String {
     let colour = if std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
         Colour::Ansi
@@ -231,11 +261,16 @@ fn shown(
         ),
         colour,
     );
-    if generated {
+    if options.data.is_none() {
         out += &text::line("", "no DATA was given; say `feedwater profile DATA` for your own", colour);
     }
     if options.data_gpu.is_some() || options.model_gpu.is_some() {
-        out += &text::line("", "devices are pretended: no NVIDIA driver was found, so both are one", colour);
+        let told = if devices.is_empty() {
+            "no NVIDIA driver here: --data-gpu and --model-gpu are pretended, as one device"
+        } else {
+            "the devices are there; their work is pretended, the input is real"
+        };
+        out += &text::line("", told, colour);
     }
     if first.task == Task::Text && first.tokenizer.is_none() {
         out += &text::line("", "no --tokenizer: a BPE of 8000 tokens was made from the text", colour);
@@ -251,6 +286,9 @@ fn shown(
         ),
         colour,
     );
+    for path in [&options.record, &options.html, &options.trace].into_iter().flatten() {
+        out += &text::line("wrote", &path.display().to_string(), colour);
+    }
     if !verified.is_empty() {
         out += &verify::table(verified);
     }

@@ -121,19 +121,20 @@ fn verdict(report: &Report) -> String {
     }
 }
 
-struct Page {
-    out: String,
-    width: usize,
+/// Lines with a label each, wrapped. Other commands print with it too.
+pub(crate) struct Page {
+    pub(crate) out: String,
+    pub(crate) width: usize,
 }
 
 impl Page {
-    fn line(&mut self, label: &str, text: &str) {
+    pub(crate) fn line(&mut self, label: &str, text: &str) {
         let head = format!("{label:<INDENT$}");
         self.wrapped(&head, INDENT, text);
     }
 
     /// Words behind `head`, and below it as far to the right as `indent`.
-    fn wrapped(&mut self, head: &str, indent: usize, text: &str) {
+    pub(crate) fn wrapped(&mut self, head: &str, indent: usize, text: &str) {
         let mut line = head.to_owned();
         let mut used = head.chars().count();
         let mut empty = true;

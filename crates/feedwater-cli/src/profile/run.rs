@@ -22,6 +22,8 @@ use super::setup::Setup;
 pub(crate) struct Job<'a> {
     pub(crate) name: &'a str,
     pub(crate) host: &'a Host,
+    /// Devices that were named, beside the one that is pretended.
+    pub(crate) devices: &'a [Device],
     pub(crate) steps: u64,
     pub(crate) record: &'a Path,
     pub(crate) progress: &'a ProgressBar,
@@ -37,6 +39,8 @@ pub(crate) fn run(setup: &Setup, job: &Job<'_>) -> miette::Result<Record> {
             setup.step_nanos as f64 / 1e6,
             setup.step_rows
         ),
+        // Not the number of any that there is.
+        index: u32::MAX,
         simulated: true,
         ..Device::default()
     };
@@ -47,7 +51,7 @@ pub(crate) fn run(setup: &Setup, job: &Job<'_>) -> miette::Result<Record> {
         clock: "host".to_owned(),
         planned_steps: None,
         host: job.host.clone(),
-        devices: simulated.then_some(device).into_iter().collect(),
+        devices: simulated.then_some(device).into_iter().chain(job.devices.iter().cloned()).collect(),
         settings: setup.settings(),
     };
     let mut recorder = Recorder::create(job.record, &run).map_err(|error| miette!("{error}"))?;
