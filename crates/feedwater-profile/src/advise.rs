@@ -312,7 +312,7 @@ fn tts(size: ModelSize, gigabytes: f64, notes: &mut Vec<String>) -> ((f64, f64),
         }
     });
     let smaller = halvings(size, ModelSize::Tiny);
-    if smaller == 1.0 {
+    if same(smaller, 1.0) {
         return (row.batch, basis);
     }
     notes.push(format!("{} is larger than tiny: half the samples for each size in between", size.name()));

@@ -153,7 +153,23 @@ impl Identities {
         if let Some(name) = host_name() {
             identities.hosts.push(name);
         }
+        identities.add_accounts(&std::fs::read_to_string("/etc/passwd").unwrap_or_default());
         identities
+    }
+
+    /// The name that somebody goes by, beside the one to log in with. `accounts` is as in `/etc/passwd`.
+    fn add_accounts(&mut self, accounts: &str) {
+        for line in accounts.lines() {
+            let fields: Vec<&str> = line.split(':').collect();
+            let [login, _, _, _, about, home, ..] = fields[..] else { continue };
+            let mine =
+                self.homes.iter().any(|mine| mine == home) || self.users.iter().any(|mine| mine == login);
+            let name = about.split(',').next().unwrap_or_default();
+            if mine {
+                self.users
+                    .extend([login, name].into_iter().filter(|name| !name.is_empty()).map(str::to_owned));
+            }
+        }
     }
 
     fn of_environment(variables: impl Iterator<Item = (String, String)>) -> Self {
@@ -163,6 +179,8 @@ impl Identities {
                 "HOME" | "USERPROFILE" => found.homes.push(value),
                 "USER" | "LOGNAME" | "USERNAME" | "SUDO_USER" => found.users.push(value),
                 "HOSTNAME" | "HOST" | "COMPUTERNAME" | "SLURMD_NODENAME" => found.hosts.push(value),
+                // A folder, not a password.
+                "PWD" | "OLDPWD" => {}
                 _ if is_secret_name(&name) => found.secrets.push(value),
                 _ => {
                     // A proxy with a password in it, for one.
@@ -529,9 +547,13 @@ pattern!(
 );
 pattern!(ASSIGNMENTS, r#"([A-Za-z][A-Za-z0-9_.-]*)(\\?["']?\s*[:=]\s*\\?["']?)([^\s"'<>\\]+)"#);
 pattern!(FLAGS, r#"(--?[A-Za-z][A-Za-z0-9_-]*)(\s+["']?)([^\s"'<>]+)"#);
+// Also as it is written in an address, and in JSON that escapes its slashes.
 pattern!(
     HOMES,
-    r#"(?i)(/home/|/Users/|[A-Z]:(?:\\+|/)Users(?:\\+|/)|%2Fhome%2F|%2FUsers%2F)([^/\\\s"'<>:;,%?&()]+)"#
+    concat!(
+        r#"(?i)((?:/|\\/|%2F|\\u002F)(?:home|Users)(?:/|\\/|%2F|\\u002F)|[A-Z]:(?:\\+|/)Users(?:\\+|/))"#,
+        r#"([^/\\\s"'<>:;,%?&()]+)"#
+    )
 );
 // A name with blanks ends where the next folder begins.
 pattern!(WINDOWS_HOMES, r#"(?i)([A-Z]:\\+Users\\+)([^\\/"'<>:\r\n]+)(\\)"#);
@@ -553,8 +575,15 @@ mod tests {
             ("WANDB_API_KEY", "correct horse battery"),
             ("HTTPS_PROXY", "http://proxy-user:pr0xy-word@proxy:3128"),
             ("PATH", "/usr/bin"),
+            ("PWD", "/usr/share"),
         ];
-        Identities::of_environment(variables.into_iter().map(|(name, value)| (name.into(), value.into())))
+        let variables = variables.into_iter().map(|(name, value)| (name.into(), value.into()));
+        let mut identities = Identities::of_environment(variables);
+        identities.add_accounts(
+            "root:x:0:0:root:/root:/bin/sh\nquillon:x:1000:1000:Ada Quill-Ononymous,,,:/home/quillon:/bin/sh\nbad line\n\
+             other:x:1001:1001:Some Body:/home/other:/bin/sh\n",
+        );
+        identities
     }
 
     fn scrubbed(text: &str) -> String {
@@ -574,9 +603,13 @@ mod tests {
             (r"C:\\Users\\jane\\set", r"C:\\Users\\[user]\\set"),
             ("file:///home/bob/x", "file:///home/[user]/x"),
             ("%2Fhome%2Fquillon%2Fx", "[home]%2Fx"),
+            (r"\/home\/bob\/x and bob", r"\/home\/[user]\/x and [user]"),
+            ("%2Fhome%2Fbob%2Fx", "%2Fhome%2F[user]%2Fx"),
+            ("Ada Quill-Ononymous", "[user]"),
             ("/home/ubuntu/x", "/home/ubuntu/x"),
             ("mail jane.doe@example.org now", "mail [user]@[host] now"),
-            ("root, data, feedwater", "root, data, feedwater"),
+            ("root, data, feedwater, /usr/share/x", "root, data, feedwater, /usr/share/x"),
+            ("Some Body", "Some Body"),
         ] {
             assert_eq!(scrubbed(text), expected, "{text}");
         }
