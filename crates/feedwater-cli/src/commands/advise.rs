@@ -3,7 +3,8 @@
 //! The tables and what is made of them are in [`feedwater_profile::advise`]; this file reads the options and prints. All of it
 //! is rules of thumb, and says so, because a person will paste it.
 
-use std::io::{ErrorKind, Write};
+use std::fmt::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
 
 use feedwater_profile::advise::{Advice, Asked, Basis, ModelSize, Task, advise, gigabytes};
@@ -176,7 +177,7 @@ fn pasted(page: &mut Page, label: &str, settings: &str) {
         }
     }
     let text = lines.join(" \\\n            ");
-    page.out.push_str(&format!("{label:<10}{text}\n"));
+    let _ = writeln!(page.out, "{label:<10}{text}");
 }
 
 #[cfg(test)]

@@ -71,8 +71,9 @@ impl Examination {
         let gpus = Gpus::try_open();
         let devices = gpus.as_ref().map(Gpus::devices).unwrap_or_default();
         let python = python::Python::ask(gpus.is_ok());
+        let by_bus = std::env::var("CUDA_DEVICE_ORDER").is_ok_and(|order| order == "PCI_BUS_ID");
         let mut checks = vec![
-            checks::gpu(gpus.as_ref().map(|_| devices.as_slice())),
+            checks::gpu(gpus.as_ref().map(|_| devices.as_slice()), by_bus),
             checks::driver(
                 gpus.as_ref().ok().and_then(Gpus::driver),
                 gpus.as_ref().ok().and_then(Gpus::cuda),

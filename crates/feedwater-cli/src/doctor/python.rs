@@ -1,7 +1,7 @@
-//! Which Python is there, and does its PyTorch see what the driver sees?
+//! Which Python is there, and does its `torch` see what the driver sees?
 //!
 //! Asked of the interpreter itself, since nothing else knows what it would import. It may hang (a network file system, a
-//! start-up hook), so it has a time limit. PyTorch is imported only where there is a GPU to compare it with: that takes
+//! start-up hook), so it has a time limit. `torch` is imported only where there is a GPU to compare it with: that takes
 //! seconds, and the version can be had without.
 
 use std::collections::BTreeMap;
@@ -39,7 +39,8 @@ print(json.dumps(said))
 /// What the interpreter said.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Python {
-    python: Option<String>,
+    #[serde(rename = "python")]
+    version: Option<String>,
     #[serde(default)]
     pub(super) packages: BTreeMap<String, String>,
     #[serde(default)]
@@ -77,7 +78,7 @@ impl Python {
 
     pub(super) fn check(&self) -> Check {
         const ID: &str = "python";
-        match (&self.python, &self.silent) {
+        match (&self.version, &self.silent) {
             (Some(version), _) => Check::pass(ID, version.clone()),
             (None, Some(why)) => Check::warn(
                 ID,

@@ -28,3 +28,40 @@ pub(crate) fn render(examination: &Examination, width: usize) -> String {
     page.out.push_str(&verdict);
     page.out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Check;
+
+    #[test]
+    fn checks_are_lines_and_hints_are_below() {
+        let checks = vec![
+            Check::pass("gpu", "no NVIDIA driver: fine for the CPU"),
+            Check::warn(
+                "cpu-quota",
+                "the container may use 1.5 cores of the 64 cores that programs see",
+                "set OMP_NUM_THREADS=2 for what does not know quotas (PyTorch, NumPy); docker run --cpus gives more",
+            ),
+            Check::fail("disk-free", "0.1 GB of 100.0 GB are free", "make room"),
+        ];
+        let examination = Examination {
+            version: 1,
+            outcome: Outcome::Fail,
+            checks,
+            host: feedwater_profile::record::Host::default(),
+            devices: Vec::new(),
+        };
+        insta::assert_snapshot!(render(&examination, 80), @r"
+        pass  gpu            no NVIDIA driver: fine for the CPU
+        warn  cpu-quota      the container may use 1.5 cores of the 64 cores that
+                             programs see
+                             hint: set OMP_NUM_THREADS=2 for what does not know quotas
+                                   (PyTorch, NumPy); docker run --cpus gives more
+        FAIL  disk-free      0.1 GB of 100.0 GB are free
+                             hint: make room
+        1 warning, 1 failure
+        ");
+        assert_eq!(examination.exit_code(), 2);
+    }
+}

@@ -275,6 +275,10 @@ mod linux {
                 | "virtiofs" | "beegfs" | "gpfs" | "fuse.sshfs" | "fuse.gcsfuse" | "fuse.s3fs"
                 | "fuse.juicefs" => DiskKind::Network,
                 "tmpfs" | "ramfs" | "devtmpfs" => DiskKind::Memory,
+                // What a virtual disk says of itself is a default of the host's.
+                _ if ["/dev/vd", "/dev/xvd"].iter().any(|kind| mount.source.starts_with(kind)) => {
+                    DiskKind::Unknown
+                }
                 _ => self.block_kind(mount.number),
             };
             let device = mount.source.strip_prefix("/dev/").map(str::to_owned);
@@ -436,11 +440,14 @@ mod linux {
                 "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
                      30 22 259:3 / /data rw - xfs /dev/nvme0n1p3 rw\n\
                      31 22 0:44 / /data/my\\040set rw - nfs4 nas:/export rw\n\
-                     32 22 0:45 / /dev/shm rw - tmpfs tmpfs rw\n",
+                     32 22 0:45 / /dev/shm rw - tmpfs tmpfs rw\n\
+                     33 22 254:0 / /cloud rw - ext4 /dev/vda rw\n",
             )];
             let folder = machine(&files);
             // The way a partition finds its disk's queue.
-            for (disk, partition, flag) in [("sda", "8:1", "1\n"), ("nvme0n1", "259:3", "0\n")] {
+            for (disk, partition, flag) in
+                [("sda", "8:1", "1\n"), ("nvme0n1", "259:3", "0\n"), ("vda", "254:0", "1\n")]
+            {
                 let block = folder.path().join("sys/devices").join(disk);
                 fs::create_dir_all(block.join("queue")).unwrap();
                 fs::create_dir_all(block.join("part")).unwrap();
@@ -455,6 +462,7 @@ mod linux {
             assert_eq!(words("/data/set"), "xfs on nvme0n1p3, solid state");
             assert_eq!(words("/data/my set/a.wav"), "nfs4, over the network");
             assert_eq!(words("/dev/shm/x"), "tmpfs, in memory");
+            assert_eq!(words("/cloud/x"), "ext4 on vda");
             assert_eq!(words("/datafile"), "ext4 on sda1, rotating");
         }
 
