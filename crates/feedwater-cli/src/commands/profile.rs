@@ -182,8 +182,8 @@ pub(crate) fn run(options: &Options) -> miette::Result<ExitCode> {
     if options.verify {
         for (what, wish) in verify::wishes(&first, cores) {
             let other = first.with(&wish);
-            let run = || Ok(measure(&other, &what, scratch.path().join("verify.jsonl"))?.record);
-            verified.extend(verify::verify(&one.record, what.clone(), &wish, run)?);
+            let run = |setup| Ok(measure(setup, &what, scratch.path().join("verify.jsonl"))?.record);
+            verified.extend(verify::verify(&what, &wish, || run(&first), || run(&other))?);
         }
     }
     progress.finish_and_clear();
