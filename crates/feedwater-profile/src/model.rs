@@ -36,6 +36,9 @@ pub struct Crew {
     pub prefetch: usize,
     /// Whether a batch is the work of one thread.
     pub batch_at_a_time: bool,
+    /// What it takes to hand a batch to a consumer that waits for it. Where the queue is one deep, the next batch is
+    /// begun only then.
+    pub handover_nanos: u64,
 }
 
 /// What came of it, in means over the steps that count.
@@ -62,7 +65,7 @@ pub fn play(costs: &[Cost], crew: Crew) -> Played {
             let room = number.checked_sub(crew.prefetch.max(1)).map_or(0.0, |before| taken[before]);
             make(cost, room, crew.batch_at_a_time, &mut workers)
         };
-        let wait = (ready - asked).max(0.0);
+        let wait = if ready > asked { ready - asked + crew.handover_nanos as f64 } else { 0.0 };
         if cost.counts {
             sum.wait_nanos += wait;
             sum.wall_nanos += wait + cost.busy_nanos;
@@ -111,7 +114,7 @@ mod tests {
     }
 
     fn crew(threads: usize, prefetch: usize) -> Crew {
-        Crew { threads, prefetch, batch_at_a_time: false }
+        Crew { threads, prefetch, batch_at_a_time: false, handover_nanos: 0 }
     }
 
     #[test]

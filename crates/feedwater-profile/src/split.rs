@@ -21,6 +21,9 @@ const OUTLIER: f64 = 5.0;
 /// Less than this share of the workers' time without a core is the system's everyday.
 const LEAST_QUEUED: f64 = 0.03;
 
+/// Handing a batch over takes two threads that wake up; more than this is something else.
+const MOST_HANDOVER: f64 = 1e6;
+
 /// A part of the work that makes batches.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -71,6 +74,7 @@ impl Split {
             threads,
             prefetch: settings.prefetch.unwrap_or(1),
             batch_at_a_time: settings.batch_at_a_time,
+            handover_nanos: 0,
         });
         let mut split = Self {
             costs: work.costs(record, &[]),
@@ -124,6 +128,10 @@ impl Split {
         }
         split.rest_nanos = (wait - split.parts.iter().map(|(_, nanos)| nanos).sum::<f64>()).max(0.0);
         split.parts.sort_by(|a, b| b.1.total_cmp(&a.1));
+        if let Some(crew) = &mut split.crew {
+            // What is left is taken to be the handing over, as far as that is likely.
+            crew.handover_nanos = split.rest_nanos.min(MOST_HANDOVER) as u64;
+        }
         split
     }
 }

@@ -41,7 +41,7 @@ pub(crate) fn wishes(setup: &Setup, cores: usize) -> Vec<(String, Wish)> {
 
 /// Rounds of a comparison. A machine's pace drifts, so each prediction is made from a run right before the one that it
 /// is for, and the middle of the rounds is what counts.
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
 
 /// Predicts, runs, compares.
 pub(crate) fn verify(
