@@ -4,6 +4,7 @@ mod commands;
 mod doctor;
 mod generate;
 mod inspect;
+mod monitor;
 mod profile;
 
 use std::process::ExitCode;
@@ -37,6 +38,8 @@ enum Command {
     Doctor(commands::doctor::Options),
     /// Say what settings to begin with, before there is a run
     Advise(commands::advise::Options),
+    /// Show what this machine and the run on it are doing, live
+    Monitor(commands::monitor::Options),
 }
 
 fn main() -> ExitCode {
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
         Command::Compare(options) => commands::compare::run(&options),
         Command::Doctor(options) => commands::doctor::run(&options),
         Command::Advise(options) => commands::advise::run(&options),
+        Command::Monitor(options) => commands::monitor::run(&options),
     };
     done.unwrap_or_else(|error| {
         eprintln!("{}", told(&error));

@@ -5,5 +5,6 @@ pub(crate) mod advise;
 pub(crate) mod doctor;
 pub(crate) mod generate;
 pub(crate) mod inspect;
+pub(crate) mod monitor;
 pub(crate) mod profile;
 pub(crate) mod report;

@@ -5,6 +5,7 @@
 mod crowding;
 mod gpu;
 mod host;
+pub mod load;
 
 pub use crowding::crowding;
 pub use gpu::{GpuSample, Gpus, NoGpus};

@@ -16,6 +16,8 @@
 //! Lines of a kind that is not known are left alone, and so are fields: both are how this version grows. What changes the
 //! meaning of something gets a new version, and a reader refuses versions that it does not know.
 
+mod announce;
+mod follow;
 mod read;
 mod write;
 
@@ -23,6 +25,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use announce::{Announcement, FOLDER_VARIABLE, live_runs};
+pub use follow::Follow;
 pub use write::Recorder;
 
 /// The version that is written here.
