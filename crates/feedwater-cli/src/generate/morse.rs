@@ -8,9 +8,9 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::channel::Workspace;
-use super::clip::{clip, rounded};
+use super::clip::{LONG_SECONDS, clip, rounded};
 use super::span::{Span, parse_share};
-use super::{Job, Made, folder, human_bytes, parallel, wav};
+use super::{Job, Made, folder, human_bytes, parallel, space, wav};
 
 // What a clip may be. (Not a doc comment: clap would print it as the description of the command.)
 #[derive(Debug, Clone, clap::Args, Serialize)]
@@ -66,8 +66,17 @@ pub(crate) struct Settings {
 
 impl Settings {
     pub(crate) fn check(&self) -> miette::Result<()> {
-        if self.clips + self.long == 0 {
+        if self.clips == 0 && self.long == 0 {
             return Err(miette::miette!(help = "for example --clips 200", "there would be no clips"));
+        }
+        for (flag, count) in [("--clips", self.clips), ("--long", self.long)] {
+            if count > space::MOST_FILES {
+                return Err(miette::miette!(
+                    help = format!("for example {flag} 200"),
+                    "`{flag} {count}` is above {}",
+                    space::MOST_FILES
+                ));
+            }
         }
         if self.min_seconds > self.max_seconds {
             return Err(miette::miette!(
@@ -87,6 +96,19 @@ impl Settings {
         Span { low: rate, high: rate }.within(Span { low: 8000.0, high: 48_000.0 }, "--rate")?;
         self.wpm.within(Span { low: 5.0, high: 40.0 }, "--wpm")?;
         self.snr_db.within(Span { low: -20.0, high: 60.0 }, "--snr-db")
+    }
+
+    /// About what it takes on disk: the files, and a line of metadata for each.
+    pub(crate) fn bytes(&self) -> u64 {
+        /// What the words of a second of keying and their times take as JSON.
+        const LINE_BYTES_A_SECOND: f64 = 40.0;
+        let clips = |count: usize, seconds: Span| {
+            let seconds = f64::midpoint(seconds.low, seconds.high);
+            let file = space::on_disk(wav::HEADER as f64 + seconds * f64::from(self.rate) * 2.0);
+            count as f64 * (file + 150.0 + seconds * LINE_BYTES_A_SECOND)
+        };
+        let usual = Span { low: self.min_seconds, high: self.max_seconds };
+        (clips(self.clips, usual) + clips(self.long, LONG_SECONDS)) as u64
     }
 
     /// The flags that give these settings.
