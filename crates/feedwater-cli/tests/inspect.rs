@@ -233,7 +233,7 @@ fn a_damaged_folder() {
               30 – 35  2  █████████████████████████████
     problems  4 errors, 4 notes
       error   unreadable: 2 of 8 samples cannot be read (25.00 %; a run stops above
-              1 %)
+              1 sample, 1 % rounded up)
                 data/cut.wav, byte 5000: the file ends here, 75044 bytes before its
                   `data` chunk does
                 data/empty.wav, byte 0: the file is empty

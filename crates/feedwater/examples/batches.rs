@@ -49,7 +49,8 @@ fn run(folder: &str, tokenizer: Option<&str>) -> Result<()> {
 
     for batch in pipeline.epoch(0) {
         // An error here ends the epoch. Bad samples are no errors: they are left out, counted, and written to
-        // `quarantine.jsonl`, unless they are more than one in a hundred.
+        // `quarantine.jsonl`, unless they are more than one in a hundred
+        // (rounded up: the first of a small set does not end a run) or all that there are.
         let batch = batch?;
         if batch.step < 3 {
             show(&batch);

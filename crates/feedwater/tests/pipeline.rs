@@ -92,6 +92,64 @@ fn the_ceiling_and_the_fail_policy_stop_the_run() {
     assert_eq!(stage, "decode");
 }
 
+/// It ended well, with a batch of nothing.
+#[test]
+fn an_epoch_of_bad_samples_alone_is_an_error_that_names_the_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let quarantine = folder.path().join("q.jsonl");
+    let run = |name: &str, files: usize, policy: Policy, world: usize| {
+        let data = folder.path().join(name);
+        fs::create_dir(&data).unwrap();
+        for number in 0..files {
+            fs::write(data.join(format!("zero{number}.wav")), b"").unwrap();
+        }
+        let mut pipeline = Pipeline::open(&data)
+            .unwrap()
+            .decode(Audio::mono(16_000))
+            .batch(Batch::of(2))
+            .shuffle(false)
+            .policy(policy.quarantine(&quarantine))
+            .ranks(world - 1, world)
+            .build()
+            .unwrap();
+        let results: Vec<_> = pipeline.epoch(0).collect();
+        let Some(Err(error)) = results.last() else { panic!("it ended well") };
+        let rows: usize = results.iter().flatten().map(feedwater::ReadyBatch::rows).sum();
+        assert_eq!(rows, 0);
+        (results.len(), error.to_string().replace(data.to_str().unwrap(), name))
+    };
+    let (results, one) = run("one", 1, Policy::skip(), 1);
+    assert_eq!(results, 1, "no empty batch comes before the error");
+    insta::assert_snapshot!(one, @"
+    the only sample failed; the first was `zero0.wav` in decode: the file is empty (byte 0 of `one/zero0.wav`)
+    hint: `feedwater inspect` on the dataset says what is wrong with it
+    ");
+    let (_, all) = run("all", 5, Policy::skip_up_to(1.0), 1);
+    assert!(all.starts_with("all 5 samples failed; the first was `zero0.wav` in decode"), "{all}");
+    // The last rank has one sample less than its share.
+    let (_, fewer) = run("fewer", 3, Policy::skip_up_to(1.0), 2);
+    assert!(fewer.starts_with("the only sample failed; the first was `zero1.wav`"), "{fewer}");
+}
+
+#[test]
+fn one_bad_sample_of_a_small_set_does_not_end_a_run_and_the_second_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    fs::create_dir(&data).unwrap();
+    fs::write(data.join("good.wav"), wav(&clip(1, 0.2), 16_000)).unwrap();
+    fs::write(data.join("zero.wav"), b"").unwrap();
+    let run = || {
+        let builder = Pipeline::open(&data).unwrap().decode(Audio::mono(16_000)).batch(Batch::of(4));
+        let policy = Policy::skip().quarantine(folder.path().join("q.jsonl"));
+        let mut pipeline = builder.policy(policy).build().unwrap();
+        pipeline.epoch(0).try_fold(0, |sum, batch| batch.map(|batch| sum + batch.rows()))
+    };
+    assert_eq!(run().unwrap(), 1);
+    fs::write(data.join("zero2.wav"), b"").unwrap();
+    let Err(error @ Error::TooManyBad { bad: 2, allowed: 1, .. }) = run() else { panic!("it went on") };
+    assert!(error.to_string().contains("q.jsonl"), "{error}");
+}
+
 #[test]
 fn a_panic_in_a_stage_is_that_samples_error() {
     let folder = tempfile::tempdir().unwrap();

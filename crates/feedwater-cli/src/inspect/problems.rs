@@ -158,6 +158,19 @@ fn mixed<T: Ord>(
     Some(Problem { id, severity, count, what, examples, hint: hint.to_owned() })
 }
 
+/// What a run makes of so many bad samples: its usual policy goes on up to 1 %, rounded up to whole samples.
+fn ceiling(count: u64, share: f64, looked_at: u64, samples: u64) -> String {
+    let allowed = samples.div_ceil(100);
+    let plural = if allowed == 1 { "" } else { "s" };
+    if count == looked_at && looked_at == samples {
+        "; a run ends with an error".to_owned()
+    } else if (share * samples as f64).round() as u64 > allowed {
+        format!("; a run stops above {allowed} sample{plural}, 1 % rounded up")
+    } else {
+        String::new()
+    }
+}
+
 /// How bad it is, what it is and what helps; nothing where it is no problem in this dataset.
 fn sentence(id: Id, count: u64, tally: &Tally, content: Content) -> Option<(Severity, String, &'static str)> {
     let looked_at = tally.looked_at;
@@ -165,11 +178,11 @@ fn sentence(id: Id, count: u64, tally: &Tally, content: Content) -> Option<(Seve
     let of = format!("{count} of {looked_at} samples");
     Some(match id {
         Id::Unreadable => {
-            let ceiling = if count * 100 > looked_at { "; a run stops above 1 %" } else { "" };
-            let share = count as f64 / looked_at as f64 * 100.0;
+            let share = count as f64 / looked_at as f64;
+            let ceiling = ceiling(count, share, looked_at, tally.samples);
             (
                 Severity::Error,
-                format!("{of} cannot be read ({share:.2} %{ceiling})"),
+                format!("{of} cannot be read ({:.2} %{ceiling})", share * 100.0),
                 "put whole files in their place or take them out; a run leaves them out and lists them in \
                  `quarantine.jsonl`",
             )
