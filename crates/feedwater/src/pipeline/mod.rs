@@ -4,6 +4,7 @@
 mod build;
 mod engine;
 mod epoch;
+mod needs;
 mod order;
 mod plan;
 mod policy;
