@@ -4,6 +4,7 @@ mod commands;
 mod generate;
 mod inspect;
 mod profile;
+mod shell;
 
 use std::process::ExitCode;
 

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::generate::folder::Folder;
 use crate::generate::{Job, Made, morse, npy, owns, space, text};
+use crate::shell;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -220,7 +221,7 @@ fn made(
     // business.
     let name = common.out.file_name().map_or_else(|| "data".into(), |name| name.to_string_lossy());
     let command =
-        format!("feedwater generate {kind} --out {} --seed {} {flags}", shell_word(&name), common.seed);
+        format!("feedwater generate {kind} --out {} --seed {} {flags}", shell::word(&name), common.seed);
     let progress = progress_bar(kind);
     let begin = Instant::now();
     let made =
@@ -255,12 +256,6 @@ fn progress_bar(kind: &str) -> ProgressBar {
     let style = ProgressStyle::with_template("{prefix} [{bar:40}] {pos}/{len}, {eta} left")
         .map_or_else(|_| ProgressStyle::default_bar(), |style| style.progress_chars("=> "));
     ProgressBar::new(0).with_style(style).with_prefix(kind.to_owned())
-}
-
-/// Quotes a name that a shell would take apart.
-fn shell_word(name: &str) -> String {
-    let plain = |c: char| c.is_alphanumeric() || "-_./".contains(c);
-    if name.chars().all(plain) { name.to_owned() } else { format!("'{}'", name.replace('\'', r"'\''")) }
 }
 
 #[cfg(test)]

@@ -503,10 +503,9 @@ fn measure(source: Arc<dyn Source>, tokenizer: Option<Arc<Tokenize>>, most_frame
                 let frames = (seconds * LogMel::FRAMES_PER_SECOND).ceil() as u64;
                 most_frames.map_or(frames, |most| frames.min(most as u64))
             }
-            (_, Some(Value::Media(media))) => decode::with_bytes(media, npy_shape)
-                .ok()
-                .and_then(|shape| shape.first().copied())
-                .unwrap_or(0) as u64,
+            (_, Some(Value::Media(media))) => {
+                media.read(npy_shape).ok().and_then(|shape| shape.first().copied()).unwrap_or(0) as u64
+            }
             _ => {
                 let text = sample.text().unwrap_or_default();
                 tokenizer
