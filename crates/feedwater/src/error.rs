@@ -32,12 +32,14 @@ pub enum Error {
         source: io::Error,
     },
     /// A file that describes the dataset (a manifest, an index, a tokenizer) is not what it must be.
-    #[error("`{}` is not usable: {fault}", path.display())]
+    #[error("`{}` is not usable: {fault}{}", path.display(), hint_line(.hint.as_deref()))]
     Dataset {
         /// The file.
         path: PathBuf,
         /// Where and why.
         fault: Fault,
+        /// What to do about it.
+        hint: Option<String>,
     },
     /// A sample failed and the policy is to stop at the first one.
     #[error(
@@ -142,7 +144,12 @@ impl Error {
 
     /// A dataset file that is not what it must be.
     pub fn dataset(path: impl Into<PathBuf>, fault: Fault) -> Self {
-        Self::Dataset { path: path.into(), fault }
+        Self::Dataset { path: path.into(), fault, hint: None }
+    }
+
+    /// A dataset file that is not what it must be, and what to do about it.
+    pub fn dataset_hint(path: impl Into<PathBuf>, fault: Fault, hint: impl Into<String>) -> Self {
+        Self::Dataset { path: path.into(), fault, hint: Some(hint.into()) }
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::channel::Workspace;
 use super::clip::{LONG_SECONDS, clip, rounded};
-use super::span::{Span, parse_share};
+use super::span::{Span, parse_number, parse_share};
 use super::{Job, Made, folder, human_bytes, parallel, space, wav};
 
 // What a clip may be. (Not a doc comment: clap would print it as the description of the command.)
@@ -19,10 +19,10 @@ pub(crate) struct Settings {
     #[arg(long, default_value_t = 200)]
     pub(crate) clips: usize,
     /// Length of the shortest clip
-    #[arg(long, alias = "min_seconds", default_value_t = 2.0, value_name = "SECONDS")]
+    #[arg(long, alias = "min_seconds", default_value_t = 2.0, value_parser = parse_number, value_name = "SECONDS")]
     pub(crate) min_seconds: f64,
     /// Length of the longest clip
-    #[arg(long, alias = "max_seconds", default_value_t = 12.0, value_name = "SECONDS")]
+    #[arg(long, alias = "max_seconds", default_value_t = 12.0, value_parser = parse_number, value_name = "SECONDS")]
     pub(crate) max_seconds: f64,
     /// Add N clips of 32 to 75 seconds, to see chunking at work
     #[arg(long, default_value_t = 0, value_name = "N")]
@@ -78,6 +78,9 @@ impl Settings {
                 ));
             }
         }
+        let seconds = Span { low: 1.0, high: 600.0 };
+        Span { low: self.min_seconds, high: self.min_seconds }.within(seconds, "--min-seconds")?;
+        Span { low: self.max_seconds, high: self.max_seconds }.within(seconds, "--max-seconds")?;
         if self.min_seconds > self.max_seconds {
             return Err(miette::miette!(
                 help = format!(
@@ -89,9 +92,6 @@ impl Settings {
                 self.max_seconds
             ));
         }
-        let seconds = Span { low: 1.0, high: 600.0 };
-        Span { low: self.min_seconds, high: self.min_seconds }.within(seconds, "--min-seconds")?;
-        Span { low: self.max_seconds, high: self.max_seconds }.within(seconds, "--max-seconds")?;
         let rate = f64::from(self.rate);
         Span { low: rate, high: rate }.within(Span { low: 8000.0, high: 48_000.0 }, "--rate")?;
         self.wpm.within(Span { low: 5.0, high: 40.0 }, "--wpm")?;
