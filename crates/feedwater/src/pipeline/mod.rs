@@ -1,5 +1,5 @@
-//! Who drives it? The driver: which samples when ([`order`], [`plan`]), by whom ([`engine`]), to whom ([`epoch`]), where
-//! it is ([`state`]), what went wrong ([`policy`]) and where the time went ([`report`]).
+//! Who drives it? The driver: how it is put together (`build`, `needs`), which samples when (`order`, `plan`), by whom
+//! (`engine`), to whom (`epoch`), where it is (`state`), what went wrong (`policy`) and where the time went (`report`).
 
 mod build;
 mod engine;
