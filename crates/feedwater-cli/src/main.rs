@@ -6,6 +6,7 @@ mod generate;
 mod inspect;
 mod monitor;
 mod profile;
+mod shell;
 
 use std::process::ExitCode;
 

@@ -96,7 +96,8 @@ fn texts(report: &Report) -> Option<String> {
         all if all == report.looked_at => "all with word or segment times".to_owned(),
         some => format!("{some} with word or segment times"),
     };
-    Some(format!("{} transcripts, {times}", report.with_text))
+    let plural = if report.with_text == 1 { "" } else { "s" };
+    Some(format!("{} transcript{plural}, {times}", report.with_text))
 }
 
 fn classes(classes: &[Counted<String>]) -> String {
