@@ -45,6 +45,9 @@ pub struct Played {
     pub wall_nanos: f64,
 }
 
+/// A batch of more samples than this is played as so many pieces: finer ones would change nothing but the time it takes.
+const MOST_PIECES: u64 = 256;
+
 /// Plays a run.
 pub fn play(costs: &[Cost], crew: Crew) -> Played {
     let mut sum = Played::default();
@@ -75,7 +78,7 @@ pub fn play(costs: &[Cost], crew: Crew) -> Played {
 
 /// When a batch is ready: its samples go to whoever is free first, the longest before the others.
 fn make(cost: &Cost, room: f64, whole: bool, workers: &mut BinaryHeap<Reverse<u64>>) -> f64 {
-    let rows = if whole { 1 } else { cost.rows.max(1) };
+    let rows = if whole { 1 } else { cost.rows.clamp(1, MOST_PIECES) };
     let (slowest, other) = if rows == 1 {
         (cost.work_nanos, 0.0)
     } else {

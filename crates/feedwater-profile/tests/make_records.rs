@@ -21,6 +21,9 @@ fn write() {
         if name == "hostile" {
             common::disguise(&mut record);
         }
+        let diagnosis = feedwater_profile::Diagnosis::of(&record).unwrap();
+        let page = feedwater_profile::render::html::render(&record, &diagnosis).unwrap();
+        std::fs::write(folder.join(format!("{name}.html")), page).unwrap();
         std::fs::write(folder.join(format!("{name}.jsonl")), common::lines(&record)).unwrap();
     }
 }

@@ -16,6 +16,7 @@
 //! Lines of a kind that is not known are left alone, and so are fields: both are how this version grows. What changes the
 //! meaning of something gets a new version, and a reader refuses versions that it does not know.
 
+mod check;
 mod read;
 mod write;
 

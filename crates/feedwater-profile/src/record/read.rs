@@ -12,7 +12,7 @@ use std::{
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{DeviceSample, End, Head, Record, Step, VERSION};
+use super::{DeviceSample, End, Head, Record, Step, VERSION, check};
 use crate::error::{Error, Result};
 
 /// No line of a record is longer. A file without line ends must not be read into memory whole.
@@ -60,8 +60,9 @@ impl Record {
         let head: Head = serde_json::from_value(head)
             .map_err(|error| Problem::Not(format!("its first line is wrong: {error}"), WRITE_ONE))?;
         let mut record = Self { run: head.run, ..Self::default() };
+        record.damage = check::run(&mut record.run);
         let mut number = 1_u64;
-        let mut bad = 0_usize;
+        let mut bad = record.damage.len();
         loop {
             number += 1;
             let result = match next_line(&mut input, &mut line)? {
@@ -84,6 +85,7 @@ impl Record {
         if bad > record.damage.len() {
             record.damage.push(format!("and {} more lines", bad - record.damage.len()));
         }
+        check::whole(&record).map_err(|reason| Problem::Not(reason, WRITE_ONE))?;
         Ok(record)
     }
 
@@ -132,6 +134,7 @@ impl Record {
         if self.steps.last().is_some_and(|last| last.step >= step.step) {
             return Err(format!("repeats step {}", step.step));
         }
+        check::step(&step)?;
         self.steps.push(step);
         Ok(())
     }
