@@ -266,8 +266,6 @@ fn compared(kind: &Kind, before: &[Drawn], after: &[Drawn], unlike: bool) -> Com
     let change = |a: f64, b: f64| {
         if kind.points {
             b - a
-        } else if a == b {
-            0.0
         } else {
             // From next to nothing to something is no percentage that anybody can read: bounded, and still a rise.
             (100.0 * (b - a) / a.abs().max(1e-3)).clamp(-1e6, 1e6)

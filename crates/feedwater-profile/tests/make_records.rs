@@ -1,5 +1,7 @@
 //! Records to look at: `cargo test --release -p feedwater-profile --test make_records -- --ignored`.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up has failed")]
+
 mod common;
 
 #[test]

@@ -1,5 +1,7 @@
 //! The trace: what a viewer needs, and the same sums as the record.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up has failed")]
+
 mod common;
 
 use std::collections::BTreeMap;

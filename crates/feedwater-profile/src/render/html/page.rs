@@ -268,7 +268,7 @@ fn finding(finding: &Finding) -> String {
         sure(finding.confidence),
         escaped(finding.id)
     );
-    let list = |lines: Vec<String>| lines.iter().map(|line| format!("<li>{line}</li>")).collect::<String>();
+    let list = |lines: Vec<String>| each(&lines, |line| format!("<li>{line}</li>"));
     if !finding.evidence.is_empty() {
         let lines = finding.evidence.iter().take(12).map(|line| shown(line, 300)).collect();
         let _ = write!(out, "<dt>Evidence</dt><dd><ul>{}</ul></dd>", list(lines));
@@ -351,11 +351,9 @@ pub(super) fn environment(d: &Diagnosis) -> String {
             missing.join(", ").to_lowercase()
         )
     };
-    let rows: String = rows
-        .iter()
-        .filter_map(|(name, value)| value.as_ref().map(|value| (name, shown(value, 160))))
-        .map(|(name, value)| format!(r#"<tr><th scope="row">{name}</th><td>{value}</td></tr>"#))
-        .collect();
+    let known = rows.iter().filter_map(|(name, value)| value.as_ref().map(|value| (name, shown(value, 160))));
+    let rows =
+        each(known, |(name, value)| format!(r#"<tr><th scope="row">{name}</th><td>{value}</td></tr>"#));
     format!(
         r#"<section class="card" id="environment"><h2>Where and how it ran</h2><table class="facts"><tbody>{rows}</tbody></table>{missing}</section>"#
     )
@@ -443,7 +441,7 @@ pub(super) fn method(d: &Diagnosis, facts: &Facts<'_>, shortened: bool) -> Strin
          count get no verdict."
             .to_owned(),
     );
-    let mut items: String = lines.iter().map(|line| format!("<li>{}</li>", escaped(line))).collect();
+    let mut items = each(&lines, |line| format!("<li>{}</li>", escaped(line)));
     for damage in &d.damage {
         let _ = write!(items, "<li><b>Damaged:</b> {}</li>", shown(damage, 200));
     }
@@ -465,8 +463,7 @@ pub(super) fn words() -> String {
             "half of the steps take no longer than p50, and all but one in a hundred no longer than p99.",
         ),
     ];
-    let items: String =
-        WORDS.iter().map(|(word, says)| format!("<dt>{word}</dt><dd>{}</dd>", escaped(says))).collect();
+    let items = each(WORDS, |(word, says)| format!("<dt>{word}</dt><dd>{}</dd>", escaped(says)));
     format!(r#"<section class="card"><h2>Words</h2><dl>{items}</dl></section>"#)
 }
 
@@ -491,6 +488,11 @@ pub(super) fn foot(d: &Diagnosis) -> String {
     )
 }
 
+/// A piece of the page for each.
+fn each<T>(items: impl IntoIterator<Item = T>, piece: impl Fn(T) -> String) -> String {
+    items.into_iter().map(piece).collect::<Vec<_>>().concat()
+}
+
 fn sure(confidence: Confidence) -> &'static str {
     match confidence {
         Confidence::High => "high",
@@ -502,7 +504,7 @@ fn sure(confidence: Confidence) -> &'static str {
 /// What stands between backticks, as code. The text is escaped already.
 fn code(text: &str) -> String {
     let parts: Vec<&str> = text.split('`').collect();
-    if parts.len() % 2 == 0 {
+    if parts.len().is_multiple_of(2) {
         return text.to_owned();
     }
     let parts = parts.iter().enumerate();

@@ -3,7 +3,7 @@
 //! A record may have a hundred thousand steps, and a page has a thousand dots. Steps are drawn together as means with
 //! their longest; the ones that stand out keep their names.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, fmt::Write as _};
 
 use super::{
     chart::{Chart, HALF, Table, WIDE},
@@ -188,10 +188,10 @@ fn draw_timeline(facts: &Facts<'_>, named: &[(usize, &Step)], width: f64) -> Svg
         stack(&mut wait, rest, wall);
         let middle = x + (pitch - gap) / 2.0;
         if together > 1 && most_are_below > wall * 1.02 {
-            whisker += &format!("M{} {}V{}", at(middle), at(y(wall)), at(y(most_are_below)));
+            let _ = write!(whisker, "M{} {}V{}", at(middle), at(y(wall)), at(y(most_are_below)));
         }
         if most_are_below > most {
-            broken += &format!("M{} {}l-3.5 6h7z", at(middle), at(top - 8.0));
+            let _ = write!(broken, "M{} {}l-3.5 6h7z", at(middle), at(top - 8.0));
         }
         if width == WIDE {
             svg.hover(x, top, pitch, base - top, &column_says(&counts, wall, waits, longest));
@@ -231,7 +231,7 @@ fn column_says(counts: &[&Step], wall: f64, waits: f64, longest: f64) -> String 
     if let Some(blame) = step.input.as_ref().and_then(|input| input.waited_for.as_ref())
         && step.wait_nanos * 50 > step.wall_nanos
     {
-        says += &format!(" for {} ({})", short(&blame.key, 50), short(&blame.stage, 30));
+        let _ = write!(says, " for {} ({})", short(&blame.key, 50), short(&blame.stage, 30));
     }
     says
 }
@@ -263,7 +263,7 @@ fn lane(svg: &mut Svg, facts: &Facts<'_>, x: impl Fn(usize) -> f64, base: f64) {
     for (place, why) in &facts.steps.apart {
         let x = x(*place);
         if x - last_tick >= 0.5 {
-            ticks += &format!("M{} {}v8", at(x), at(base + 6.0));
+            let _ = write!(ticks, "M{} {}v8", at(x), at(base + 6.0));
             last_tick = x;
         }
         let letter = letters.iter().find(|(_, known, ..)| known == why).or(letters.last());
