@@ -384,7 +384,7 @@ fn targets() -> super::chart::Table {
         vec![name.to_owned(), format!("{model:.0} %"), format!("{most:.0} %"), format!("{data:.0} %")]
     };
     super::chart::Table {
-        head: vec!["target", "#busy at least", "#variation at most", "#data device busy"],
+        head: vec!["target", "#busy ≥", "#variation ≤", "#data device ≥"],
         rows: [("minimum", Target::Minimum), ("good", Target::Good), ("excellent", Target::Excellent)]
             .map(row)
             .to_vec(),
