@@ -266,8 +266,6 @@ fn compared(kind: &Kind, before: &[Drawn], after: &[Drawn], unlike: bool) -> Com
     let change = |a: f64, b: f64| {
         if kind.points {
             b - a
-        } else if a == b {
-            0.0
         } else {
             // From next to nothing to something is no percentage that anybody can read: bounded, and still a rise.
             (100.0 * (b - a) / a.abs().max(1e-3)).clamp(-1e6, 1e6)
@@ -379,7 +377,7 @@ pub fn render(comparison: &Comparison, before: &str, after: &str) -> String {
         let (low, high) = figure.interval;
         let interval = format!("{low:+.1} … {high:+.1}");
         lines.push(format!(
-            "{name:<13}{:>9}{:>10}{:>12}   {interval:<20}{}",
+            "{name:<13}{:>9}{:>10}{:>12}   {interval:<19}{}",
             number(figure.before, digits),
             number(figure.after, digits),
             format!("{:+.1} {change:<2}", figure.change),
@@ -402,9 +400,8 @@ pub fn render(comparison: &Comparison, before: &str, after: &str) -> String {
             lines.push(format!("{:<11}{}", if at == 0 { "note" } else { "" }, line.trim_end()));
         }
     }
-    lines
-        .push("           The interval is the noise within the runs, not between one run and the".to_owned());
-    lines.push("           next. A change below 1 % is called none.".to_owned());
+    lines.push("           The interval is the noise within the runs, not between one run and".to_owned());
+    lines.push("           the next. A change below 1 % is called none.".to_owned());
     lines.join("\n")
 }
 

@@ -86,7 +86,7 @@ const FIGURES: &[Figure] = &[
         name: "overhead",
         unit: "%",
         of: |d| d.overhead_percent,
-        missing: "the record does not say what measuring took; it may have been cut off",
+        missing: "the record does not say what measuring took",
     },
 ];
 

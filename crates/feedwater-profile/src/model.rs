@@ -50,6 +50,9 @@ pub struct Played {
     pub wall_nanos: f64,
 }
 
+/// A batch of more samples than this is played as so many pieces: finer ones would change nothing but the time it takes.
+const MOST_PIECES: u64 = 256;
+
 /// Plays a run.
 pub fn play(costs: &[Cost], crew: Crew) -> Played {
     let mut sum = Played::default();
@@ -80,7 +83,7 @@ pub fn play(costs: &[Cost], crew: Crew) -> Played {
 
 /// When a batch is ready: its samples go to whoever is free first, the longest before the others.
 fn make(cost: &Cost, room: f64, whole: bool, workers: &mut BinaryHeap<Reverse<u64>>) -> f64 {
-    let rows = if whole { 1 } else { cost.rows.max(1) as usize };
+    let rows = if whole { 1 } else { cost.rows.clamp(1, MOST_PIECES) as usize };
     let named = rows.saturating_sub(1).min(SLOWEST);
     let slowest = &cost.slowest_nanos[..named];
     let other = (cost.work_nanos - slowest.iter().sum::<f64>()).max(0.0) / (rows - named) as f64;

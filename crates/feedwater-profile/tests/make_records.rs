@@ -1,5 +1,7 @@
 //! Records to look at: `cargo test --release -p feedwater-profile --test make_records -- --ignored`.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up has failed")]
+
 mod common;
 
 #[test]
@@ -21,6 +23,9 @@ fn write() {
         if name == "hostile" {
             common::disguise(&mut record);
         }
+        let diagnosis = feedwater_profile::Diagnosis::of(&record).unwrap();
+        let page = feedwater_profile::render::html::render(&record, &diagnosis).unwrap();
+        std::fs::write(folder.join(format!("{name}.html")), page).unwrap();
         std::fs::write(folder.join(format!("{name}.jsonl")), common::lines(&record)).unwrap();
     }
 }

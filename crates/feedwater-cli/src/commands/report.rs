@@ -3,7 +3,8 @@
 //! A record is diagnosed where the run was, or anywhere else: the file has all that is needed. The text is the verdict;
 //! the HTML file has the pictures and the reasons; the gate turns both into an exit code.
 
-use std::io::{ErrorKind, IsTerminal, Write};
+use std::fmt::Write as _;
+use std::io::{ErrorKind, IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -131,10 +132,10 @@ fn as_text(diagnosis: &Diagnosis, checked: Option<&[gate::Checked]>, options: &O
     let colour = if coloured { text::Colour::Ansi } else { text::Colour::None };
     let mut printed = text::render(diagnosis, colour).trim_end().to_owned();
     for path in [&options.html, &options.trace].into_iter().flatten() {
-        printed += &format!("\nwrote      {}", path.display());
+        let _ = write!(printed, "\nwrote      {}", path.display());
     }
     if let Some(checked) = checked {
-        printed += &format!("\n\n{}", gate::render(checked));
+        let _ = write!(printed, "\n\n{}", gate::render(checked));
     }
     printed
 }
@@ -160,7 +161,8 @@ pub(crate) fn with_damage(error: &feedwater_profile::Error, record: &Record) -> 
         return miette::miette!("{said}");
     }
     let (what, hint) = said.split_once("\nhint: ").map_or((said.as_str(), ""), |(what, hint)| (what, hint));
-    let damage: String = record.damage.iter().map(|damage| format!("\n  damaged: {damage}")).collect();
+    let damage: Vec<String> = record.damage.iter().map(|damage| format!("\n  damaged: {damage}")).collect();
+    let damage = damage.concat();
     let hint = if hint.is_empty() { String::new() } else { format!("\nhint: {hint}") };
     miette::miette!("{what}{damage}{hint}")
 }

@@ -17,6 +17,7 @@
 //! meaning of something gets a new version, and a reader refuses versions that it does not know.
 
 mod announce;
+mod check;
 mod follow;
 mod read;
 mod write;

@@ -12,7 +12,7 @@ use std::{
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{DeviceSample, End, Head, Record, SLOWEST, Step, VERSION};
+use super::{DeviceSample, End, Head, Record, SLOWEST, Step, VERSION, check};
 use crate::error::{Error, Result};
 
 /// No line of a record is longer. A file without line ends must not be read into memory whole.
@@ -46,8 +46,9 @@ impl Record {
         };
         let head = head(&line)?;
         let mut record = Self { run: head.run, ..Self::default() };
+        record.damage = check::run(&mut record.run);
         let mut number = 1_u64;
-        let mut bad = 0_usize;
+        let mut bad = record.damage.len();
         loop {
             number += 1;
             let result = match next_line(&mut input, &mut line)? {
@@ -70,6 +71,7 @@ impl Record {
         if bad > record.damage.len() {
             record.damage.push(format!("and {} more lines", bad - record.damage.len()));
         }
+        check::whole(&record).map_err(|reason| Problem::Not(reason, WRITE_ONE))?;
         Ok(record)
     }
 
@@ -121,6 +123,7 @@ impl Record {
         if self.steps.last().is_some_and(|last| last.step >= step.step) {
             return Err(format!("repeats step {}", step.step));
         }
+        check::step(&step)?;
         self.steps.push(step);
         Ok(())
     }

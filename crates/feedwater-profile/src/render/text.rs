@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{ranked, wrapped};
 use crate::{
-    diagnosis::{Change, Confidence, Diagnosis, Finding},
+    diagnosis::{Boundness, Change, Confidence, Diagnosis, Finding},
     rules::millis,
     worth::Decision,
 };
@@ -112,6 +112,9 @@ fn decision(d: &Diagnosis, fixes: usize, out: &mut Screen) {
 /// What to do, where so many fixes are shown.
 pub(crate) fn decision_words(d: &Diagnosis, fixes: usize) -> String {
     match d.decision {
+        Decision::NothingToFix if fixes == 0 && d.bound != Boundness::Compute => {
+            "the record does not say enough to name a fix".to_owned()
+        }
         Decision::NothingToFix if fixes == 0 => "nothing to fix in the input".to_owned(),
         Decision::NothingToFix => "nothing here makes this run noticeably faster".to_owned(),
         Decision::LetItFinish { left_minutes, saves_minutes, costs_minutes } => format!(

@@ -232,7 +232,7 @@ fn make(
             let mut nanos = millis * 1e6 * random.around_one(case.jitter * 3.0);
             if let Some((every, extra, in_stage)) = case.slow
                 && in_stage == *stage
-                && random.next() % every == 0
+                && random.next().is_multiple_of(every)
             {
                 nanos += extra * 1e6 * random.around_one(0.3);
             }
@@ -282,7 +282,7 @@ fn run(case: &Case) -> Run {
         ..Run::default()
     };
     if case.foreign {
-        run.settings.loader = "torch".to_owned();
+        "torch".clone_into(&mut run.settings.loader);
         return run;
     }
     run.host = Host {

@@ -47,7 +47,8 @@ impl Chart {
 
     pub(super) fn render(self) -> String {
         let (id, title) = (self.id, escaped(&self.title));
-        let mut out = format!(r#"<section class="card" id="{id}"><h2>{title}</h2>"#);
+        let missing = if self.pictures.is_empty() { " missing" } else { "" };
+        let mut out = format!(r#"<section class="card{missing}" id="{id}"><h2>{title}</h2>"#);
         if self.pictures.is_empty() {
             let _ = write!(out, r#"<p class="how">{}</p></section>"#, escaped(&self.shows));
             return out;

@@ -56,7 +56,7 @@ pub(super) fn waterfall(d: &Diagnosis) -> Chart {
         ("f-wait", "it waits for input"),
         ("f-copy", "copying to it"),
         ("f-sync", "it waits for other devices"),
-        ("f-none", "not known"),
+        ("f-none", "not known, or too small to show"),
     ]
     .into_iter()
     .filter(|(class, _)| used(class))
@@ -80,14 +80,38 @@ struct Bar {
 /// The dearest parts, and the others together.
 fn parts(d: &Diagnosis) -> Vec<(String, f64)> {
     let least = 0.004 * d.mean.wall_nanos;
-    let (mut shown, mut rest): (Vec<_>, Vec<_>) =
-        d.idle_nanos.iter().cloned().partition(|(_, nanos)| *nanos >= least);
+    let (mut shown, mut rest): (Vec<_>, Vec<_>) = idle(d).into_iter().partition(|(_, nanos)| *nanos >= least);
     rest.extend(shown.drain(MOST_PARTS.min(shown.len())..));
     let others: f64 = rest.iter().map(|(_, nanos)| nanos).sum();
     if others >= 0.001 * d.mean.wall_nanos {
         shown.push((format!("other ({})", rest.len()), others));
     }
     shown
+}
+
+/// Waiting for input that no stage accounts for.
+pub(super) const NO_STAGE: &str = "input, stage unknown";
+
+/// Why the accelerator stands still, with the waiting for input that has no stage told apart from what is not known at all.
+pub(super) fn idle(d: &Diagnosis) -> Vec<(String, f64)> {
+    let mut idle = d.idle_nanos.clone();
+    let known: f64 = idle.iter().filter(|(part, _)| is_input(part)).map(|(_, nanos)| nanos).sum();
+    let rest = d.mean.wait_nanos - known;
+    if rest > 0.01 * d.mean.wall_nanos
+        && let Some(unknown) =
+            idle.iter_mut().find(|(part, nanos)| part == "unknown" && *nanos >= rest * 0.999)
+    {
+        unknown.1 = (unknown.1 - rest).max(0.0);
+        idle.push((NO_STAGE.to_owned(), rest));
+        idle.retain(|(_, nanos)| *nanos > 0.0);
+        idle.sort_by(|a, b| b.1.total_cmp(&a.1));
+    }
+    idle
+}
+
+/// Whether a part is waiting for input.
+pub(super) fn is_input(part: &str) -> bool {
+    class_of(part) == "f-wait"
 }
 
 fn class_of(part: &str) -> &'static str {
@@ -111,7 +135,7 @@ fn draw_waterfall(bars: &[Bar], wall: f64, width: f64) -> Svg {
         let top = number as f64 * row + if wide { 6.0 } else { 24.0 };
         let says = format!("{} ms · {:.0} %", millis(bar.nanos), 100.0 * bar.nanos / wall);
         if wide {
-            svg.text("end", left - 12.0, top + 16.0, &short(&bar.name, 24));
+            svg.text("end", left - 12.0, top + 16.0, &short(&bar.name, 21));
             svg.text("strong", width - right + 12.0, top + 16.0, &says);
         } else {
             svg.text("", 0.0, top - 6.0, &short(&bar.name, 34));
@@ -186,10 +210,13 @@ pub(super) fn threads(facts: &Facts<'_>, d: &Diagnosis) -> Chart {
         );
     }
     let best = points.iter().fold(0.0_f64, |most, point| most.max(point.rate));
-    let enough = points.iter().find(|point| point.rate >= 0.97 * best).map_or(0.0, |point| point.x);
+    let enough = points
+        .iter()
+        .find(|point| point.rate >= 0.97 * best)
+        .map_or((0.0, best), |point| (point.x, point.rate));
     let now = d.steps_per_second;
     let title = if best > now * 1.03 {
-        format!("More threads: {} would reach {} steps/s, from {}", figure(enough), figure(best), figure(now))
+        format!("More threads: {} would reach {:.1} steps/s, from {now:.1}", figure(enough.0), enough.1)
     } else {
         "More threads would not make it faster".to_owned()
     };

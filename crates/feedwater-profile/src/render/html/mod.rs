@@ -37,8 +37,8 @@ pub fn render(record: &Record, diagnosis: &Diagnosis) -> Result<String> {
     body += &pair(&time::histogram(&facts).render(), &time::queue(&facts).render());
     body += &pair(&cost::threads(played, diagnosis).render(), &cost::batch_size(played, diagnosis).render());
     body += &page::findings(diagnosis);
-    body += &pair(&page::environment(diagnosis), &page::left_out(&facts));
-    body += &page::method(diagnosis, &facts, recent.is_some());
+    let method = page::left_out(&facts) + &page::method(diagnosis, &facts, recent.is_some());
+    body += &pair(&page::environment(diagnosis), &format!(r#"<div class="stack">{method}</div>"#));
     body += &page::words();
     body += &page::as_text(diagnosis);
     body += "</main>";

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{
+    cost,
     svg::{escaped, figure, shown},
     time,
 };
@@ -66,7 +67,7 @@ pub(super) fn verdict(d: &Diagnosis, fine: bool) -> String {
     let _ = write!(
         out,
         r#"<div class="do"><p><b>What to do:</b> {}.</p></div></section>"#,
-        shown(&text::decision_words(d, fixes), 300)
+        shown(&text::decision_words(d, fixes).replace("FIX ", "fix "), 300)
     );
     out
 }
@@ -86,7 +87,11 @@ fn in_a_sentence(d: &Diagnosis) -> String {
     };
     let second = match &d.bound {
         Boundness::Input(_) => {
-            let part = d.idle_nanos.first().filter(|(part, _)| part != "unknown");
+            let parts = cost::idle(d);
+            let part = parts
+                .iter()
+                .find(|(part, _)| cost::is_input(part))
+                .filter(|(part, _)| part != cost::NO_STAGE);
             part.map_or_else(
                 || {
                     " It waits for its input, and the record does not say which part of it is slow."
@@ -149,10 +154,9 @@ fn tiles(d: &Diagnosis) -> String {
         ),
         None => (samples, None),
     };
-    out += &tile("Pace", figure(d.steps_per_second), "steps/s", sub, bar);
+    out += &tile("Pace", format!("{:.1}", d.steps_per_second), "steps/s", sub, bar);
     let idle: f64 = d.idle_nanos.iter().map(|(_, nanos)| nanos).sum();
-    let parts: Vec<String> = d
-        .idle_nanos
+    let parts: Vec<String> = cost::idle(d)
         .iter()
         .filter(|(_, nanos)| *nanos >= 0.01 * idle)
         .take(4)
@@ -179,7 +183,11 @@ pub(super) fn fixes(d: &Diagnosis) -> String {
     let mut out =
         r#"<section class="card long" id="fixes"><h2>What to change, the best first</h2>"#.to_owned();
     if changes.is_empty() {
-        out += r#"<p class="how">Nothing that this record shows would make the input faster.</p>"#;
+        out += if matches!(d.bound, Boundness::Compute) {
+            r#"<p class="how">Nothing: the input keeps up, and a faster one would change nothing.</p>"#
+        } else {
+            r#"<p class="how">The record does not say enough to name a change. What was found, below, says what to record.</p>"#
+        };
     } else {
         out += r#"<p class="how"><b>How to read:</b> a click on a setting selects it, to paste. Predictions are of the recorded run, played again with the change; in brackets is the range in which the truth should lie.</p><ol class="fixes">"#;
         for (number, (finding, change)) in changes.iter().take(MOST_FIXES).enumerate() {
@@ -213,10 +221,12 @@ fn gain(d: &Diagnosis, predicted: Option<Prediction>) -> String {
     let full =
         d.ceiling_steps_per_second.map_or(p.high, |(rate, _)| rate.max(p.high)).max(d.steps_per_second);
     let width = |rate: f64| (100.0 * rate / full).clamp(0.0, 100.0);
-    let saves = if p.saves_nanos >= 0.02 * d.mean.wall_nanos {
-        format!("{faster:.1}× as fast; a step is {} ms shorter", millis(p.saves_nanos))
-    } else {
-        "hardly faster than now".to_owned()
+    let saves = match faster {
+        1.2.. => format!("{faster:.1}× as fast; a step is {} ms shorter", millis(p.saves_nanos)),
+        1.02.. => {
+            format!("{:.0} % faster; a step is {} ms shorter", 100.0 * (faster - 1.0), millis(p.saves_nanos))
+        }
+        _ => "Hardly faster than now".to_owned(),
     };
     format!(
         r#"<div class="gain"><span class="big">{:.1} steps/s</span><span class="bar" aria-hidden="true"><i style="width:{:.1}%"></i><i class="now" style="width:{:.1}%"></i></span><span class="sub">[{:.1}–{:.1}], now {:.1}. {saves}.</span></div>"#,
@@ -258,13 +268,13 @@ fn finding(finding: &Finding) -> String {
         sure(finding.confidence),
         escaped(finding.id)
     );
-    let list = |lines: Vec<String>| lines.iter().map(|line| format!("<li>{line}</li>")).collect::<String>();
+    let list = |lines: Vec<String>| each(&lines, |line| format!("<li>{line}</li>"));
     if !finding.evidence.is_empty() {
         let lines = finding.evidence.iter().take(12).map(|line| shown(line, 300)).collect();
         let _ = write!(out, "<dt>Evidence</dt><dd><ul>{}</ul></dd>", list(lines));
     }
     if !finding.confirm.is_empty() {
-        let _ = write!(out, "<dt>To make sure</dt><dd>{}</dd>", shown(&finding.confirm, 300));
+        let _ = write!(out, "<dt>To make sure</dt><dd>{}</dd>", code(&shown(&finding.confirm, 300)));
     }
     if !finding.changes.is_empty() {
         let line = |change: &crate::Change| {
@@ -321,7 +331,7 @@ pub(super) fn environment(d: &Diagnosis) -> String {
         ("Task", settings.task.clone()),
         ("Data", settings.data.clone()),
         ("Threads", settings.threads.map(|threads| threads.to_string())),
-        ("Each makes a whole batch", yes(settings.batch_at_a_time.then_some(true))),
+        ("Each makes a whole batch", yes(Some(settings.batch_at_a_time))),
         ("Batches made ahead", settings.prefetch.map(|prefetch| prefetch.to_string())),
         ("Samples a batch", settings.batch_size.map(|size| size.to_string())),
         ("Numbers", settings.dtype.clone()),
@@ -331,15 +341,21 @@ pub(super) fn environment(d: &Diagnosis) -> String {
         ("Longest clip", settings.longest_seconds.map(|seconds| format!("{} s", figure(seconds)))),
         ("Steps planned", d.run.planned_steps.map(|steps| figure(steps as f64))),
     ]);
-    let rows: String = rows
-        .into_iter()
-        .map(|(name, value)| {
-            let value = value.map_or_else(|| "not recorded".to_owned(), |value| shown(&value, 160));
-            format!(r#"<tr><th scope="row">{name}</th><td>{value}</td></tr>"#)
-        })
-        .collect();
+    let missing: Vec<&str> =
+        rows.iter().filter(|(_, value)| value.is_none()).map(|(name, _)| *name).collect();
+    let missing = if missing.is_empty() {
+        String::new()
+    } else {
+        format!(
+            r#"<p class="how" style="margin-top:12px"><b>Not recorded:</b> {}.</p>"#,
+            missing.join(", ").to_lowercase()
+        )
+    };
+    let known = rows.iter().filter_map(|(name, value)| value.as_ref().map(|value| (name, shown(value, 160))));
+    let rows =
+        each(known, |(name, value)| format!(r#"<tr><th scope="row">{name}</th><td>{value}</td></tr>"#));
     format!(
-        r#"<section class="card" id="environment"><h2>Where and how it ran</h2><table class="facts"><tbody>{rows}</tbody></table></section>"#
+        r#"<section class="card" id="environment"><h2>Where and how it ran</h2><table class="facts"><tbody>{rows}</tbody></table>{missing}</section>"#
     )
 }
 
@@ -363,18 +379,15 @@ pub(super) fn left_out(facts: &Facts<'_>) -> String {
 }
 
 fn targets() -> super::chart::Table {
-    let row = |target: Target| {
+    let row = |(name, target): (&str, Target)| {
         let (data, model, most) = target.needs().unwrap_or_default();
-        vec![
-            target.words().to_owned(),
-            format!("{model:.0} %"),
-            format!("{most:.0} %"),
-            format!("{data:.0} %"),
-        ]
+        vec![name.to_owned(), format!("{model:.0} %"), format!("{most:.0} %"), format!("{data:.0} %")]
     };
     super::chart::Table {
-        head: vec!["target", "#busy at least", "#variation at most", "#data device busy"],
-        rows: [Target::Minimum, Target::Good, Target::Excellent].map(row).to_vec(),
+        head: vec!["target", "#busy ≥", "#variation ≤", "#data device ≥"],
+        rows: [("minimum", Target::Minimum), ("good", Target::Good), ("excellent", Target::Excellent)]
+            .map(row)
+            .to_vec(),
     }
 }
 
@@ -428,7 +441,7 @@ pub(super) fn method(d: &Diagnosis, facts: &Facts<'_>, shortened: bool) -> Strin
          count get no verdict."
             .to_owned(),
     );
-    let mut items: String = lines.iter().map(|line| format!("<li>{}</li>", escaped(line))).collect();
+    let mut items = each(&lines, |line| format!("<li>{}</li>", escaped(line)));
     for damage in &d.damage {
         let _ = write!(items, "<li><b>Damaged:</b> {}</li>", shown(damage, 200));
     }
@@ -450,8 +463,7 @@ pub(super) fn words() -> String {
             "half of the steps take no longer than p50, and all but one in a hundred no longer than p99.",
         ),
     ];
-    let items: String =
-        WORDS.iter().map(|(word, says)| format!("<dt>{word}</dt><dd>{}</dd>", escaped(says))).collect();
+    let items = each(WORDS, |(word, says)| format!("<dt>{word}</dt><dd>{}</dd>", escaped(says)));
     format!(r#"<section class="card"><h2>Words</h2><dl>{items}</dl></section>"#)
 }
 
@@ -476,12 +488,29 @@ pub(super) fn foot(d: &Diagnosis) -> String {
     )
 }
 
+/// A piece of the page for each.
+fn each<T>(items: impl IntoIterator<Item = T>, piece: impl Fn(T) -> String) -> String {
+    items.into_iter().map(piece).collect::<Vec<_>>().concat()
+}
+
 fn sure(confidence: Confidence) -> &'static str {
     match confidence {
         Confidence::High => "high",
         Confidence::Medium => "medium",
         Confidence::Low => "low",
     }
+}
+
+/// What stands between backticks, as code. The text is escaped already.
+fn code(text: &str) -> String {
+    let parts: Vec<&str> = text.split('`').collect();
+    if parts.len().is_multiple_of(2) {
+        return text.to_owned();
+    }
+    let parts = parts.iter().enumerate();
+    parts
+        .map(|(at, part)| if at % 2 == 1 { format!("<code>{part}</code>") } else { (*part).to_owned() })
+        .collect()
 }
 
 fn capital(text: &str) -> String {

@@ -43,7 +43,7 @@ p{margin:0 0 10px;max-width:78ch;overflow-wrap:anywhere}
 .do{border-left:4px solid var(--accent);background:var(--well);border-radius:0 8px 8px 0;padding:10px 14px;margin:14px 0 4px}
 .do p{margin:0}
 .pair{display:grid;grid-template-columns:1fr 1fr;gap:16px}.pair>.card{margin:0}
-.pair{margin:16px 0}
+.pair{margin:16px 0}.pair>.missing{align-self:start}.stack>.card:first-child{margin-top:0}.stack>.card:last-child{margin-bottom:0}.stack{min-width:0}
 svg{display:block;width:100%;height:auto;font-family:inherit}svg path,svg line,svg text,svg circle{pointer-events:none}
 svg.narrow{display:none}
 svg text{fill:var(--ink);font-size:12.5px}
@@ -73,7 +73,7 @@ summary{cursor:pointer;color:var(--accent);font-size:13.5px}
 table{border-collapse:collapse;width:100%;font-size:13.5px;margin-top:8px}
 th,td{text-align:left;padding:5px 14px 5px 0;border-bottom:1px solid var(--line);vertical-align:top;overflow-wrap:anywhere}
 thead th{color:var(--soft);font-weight:600;font-size:12.5px;white-space:nowrap}
-td.n,th.n{text-align:right;white-space:nowrap;overflow-wrap:normal}
+td.n,th.n{text-align:right;white-space:nowrap;overflow-wrap:normal;width:1%;padding:5px 22px 5px 4px}
 table.facts th{width:38%;font-weight:500;color:var(--soft)}
 ol.fixes,ol.found{list-style:none;margin:12px 0 0;padding:0}
 .fix{display:grid;grid-template-columns:34px minmax(0,1fr) 300px;gap:4px 16px;padding:16px 0;border-top:1px solid var(--line)}
@@ -96,15 +96,15 @@ margin:6px 0 5px;overflow:hidden}
 .found .head span{font-size:13px;color:var(--soft)}
 dl{display:grid;grid-template-columns:150px minmax(0,1fr);gap:5px 16px;margin:8px 0 0;font-size:14px}
 dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}
-dd ul,.plain{margin:0;padding-left:18px}
+dd ul,.plain{margin:0;padding-left:18px;list-style:disc}
 .plain li{margin:3px 0;max-width:78ch}
 footer{color:var(--soft);font-size:12.5px;padding-top:4px;padding-bottom:36px}
 @media (max-width:900px){.tiles{grid-template-columns:1fr 1fr}.pair{grid-template-columns:minmax(0,1fr)}
-.pair svg.half{max-width:600px}.fix{grid-template-columns:34px minmax(0,1fr)}.fix .gain{grid-column:2}}
+.pair svg.half{max-width:600px}.fix{grid-template-columns:34px minmax(0,1fr)}.fix .gain{grid-column:2;margin-top:8px}}
 @media (max-width:680px){main,.top,footer{padding-left:12px;padding-right:12px}.card{padding:16px 14px;border-radius:10px}
 svg.wide{display:none}svg.narrow{display:block}h1{font-size:24px}.lead{font-size:16px}.tile .big{font-size:22px}
 .tile{padding:10px 11px}.tiles{gap:8px}dl{grid-template-columns:1fr;gap:1px}dd{margin-bottom:7px}.top nav{margin-left:0}
-th,td{padding-right:10px}}
+th,td{padding-right:10px}td.n,th.n{padding-right:12px}}
 @media print{:root{--bg:#fff;--card:#fff;--ink:#000;--soft:#444;--line:#bbb;--well:#f2f2f2;--busy:#0072b2;--wait:#d55e00;
 --copy:#b8578c;--sync:#00845f;--none:#8d97a3;--ok:#00724f;--bad:#b34a00;--accent:#004f80;--shadow:none}
 body{font-size:11.5px}.card{break-inside:avoid;padding:12px 14px;margin:8px 0}.card.long{break-inside:auto}

@@ -17,7 +17,7 @@ pub(super) fn escaped(text: &str) -> String {
             '\n' => out.push('\n'),
             // What moves a cursor or turns the direction of the text around is shown as what it is: not a letter.
             '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}' => {
-                out.push('\u{fffd}')
+                out.push('\u{fffd}');
             }
             letter if letter.is_control() => out.push('\u{fffd}'),
             letter => out.push(letter),

@@ -3,16 +3,18 @@
 //! A record may have a hundred thousand steps, and a page has a thousand dots. Steps are drawn together as means with
 //! their longest; the ones that stand out keep their names.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, fmt::Write as _};
 
 use super::{
     chart::{Chart, HALF, Table, WIDE},
     svg::{Svg, at, figure, push_box, short},
 };
-use crate::{diagnosis::Facts, record::Step, rules::millis};
+use crate::{diagnosis::Facts, record::Step, rules::millis, steps::quantile};
 
 /// Steps that get a number in the picture and a line in the table.
 const NAMED: usize = 8;
+/// Columns of the timeline.
+const COLUMNS: usize = 310;
 /// Reasons for leaving a step out that get a letter of their own.
 const REASONS: usize = 6;
 
@@ -20,8 +22,11 @@ const REASONS: usize = 6;
 fn cap(facts: &Facts<'_>) -> f64 {
     let steps = &facts.steps;
     let longest = steps.of_record(facts.record).map(|step| step.wall_nanos).max().unwrap_or(1) as f64;
-    let usual = (steps.p99_nanos as f64 * 1.1).max(steps.p50_nanos as f64 * 1.6);
-    usual.min(steps.p50_nanos as f64 * 6.0).max(steps.mean.wall_nanos * 1.2).min(longest * 1.02).max(1.0)
+    let mut walls: Vec<u64> = steps.of_record(facts.record).map(|step| step.wall_nanos).collect();
+    walls.sort_unstable();
+    // A few that are far longer must not flatten all the others.
+    let usual = (quantile(&walls, 0.95) as f64 * 1.15).max(steps.p50_nanos as f64 * 2.2);
+    usual.max(steps.mean.wall_nanos * 1.2).min(longest * 1.02).max(1.0)
 }
 
 /// The steps that stand out, the longest first.
@@ -86,9 +91,9 @@ pub(super) fn timeline(facts: &Facts<'_>) -> Chart {
         ),
         None => format!("Step times: an even {} ms", millis(facts.steps.p50_nanos as f64)),
     };
-    let together = facts.record.steps.len().div_ceil(columns(WIDE));
+    let together = facts.record.steps.len().div_ceil(COLUMNS);
     let column = if together > 1 {
-        format!("each column is the mean of {together} steps, and the thin line above it the longest of them")
+        format!("each column is the mean of {together} steps; 95 in 100 of them are below the thin line")
     } else {
         "each column is a step".to_owned()
     };
@@ -105,9 +110,9 @@ pub(super) fn timeline(facts: &Facts<'_>) -> Chart {
     );
     chart.pictures = vec![draw_timeline(facts, &named, WIDE), draw_timeline(facts, &named, HALF)];
     chart.legend = vec![
-        ("f-busy", "the accelerator works".to_owned()),
-        ("f-wait", "it waits for input".to_owned()),
-        ("f-none", "copy, sync and what is not known".to_owned()),
+        ("f-busy", "below: the accelerator works".to_owned()),
+        ("f-wait", "above: it waits for input".to_owned()),
+        ("f-none", "between: copy, sync and what is not known".to_owned()),
     ];
     if !named.is_empty() {
         chart.below = Some(Table {
@@ -134,10 +139,6 @@ fn outlier_row(number: usize, step: &Step) -> Vec<String> {
     ]
 }
 
-fn columns(width: f64) -> usize {
-    if width == WIDE { 310 } else { 140 }
-}
-
 fn draw_timeline(facts: &Facts<'_>, named: &[(usize, &Step)], width: f64) -> Svg {
     let (left, right, top, bottom) = (48.0, 8.0, 52.0, 62.0);
     let height = if width == WIDE { 330.0 } else { 300.0 };
@@ -148,7 +149,7 @@ fn draw_timeline(facts: &Facts<'_>, named: &[(usize, &Step)], width: f64) -> Svg
     let y = |millis: f64| base - (base - top) * (millis / most).min(1.0);
     svg.scale(left, width - right, most, y);
     svg.text("small", 0.0, 14.0, "ms");
-    let together = all.len().div_ceil(columns(width)).max(1);
+    let together = all.len().div_ceil(COLUMNS).max(1);
     let count = all.len().div_ceil(together);
     let pitch = (width - left - right) / count as f64;
     let gap = if pitch > 4.0 { 1.0 } else { 0.0 };
@@ -173,7 +174,10 @@ fn draw_timeline(facts: &Facts<'_>, named: &[(usize, &Step)], width: f64) -> Svg
         };
         let (wall, works, waits) =
             (mean(|step| step.wall_nanos), mean(Step::busy_nanos), mean(|step| step.wait_nanos));
-        let longest = counts.iter().map(|step| step.wall_nanos).max().unwrap_or(0) as f64 / 1e6;
+        let mut walls: Vec<u64> = counts.iter().map(|step| step.wall_nanos).collect();
+        walls.sort_unstable();
+        let longest = walls[walls.len() - 1] as f64 / 1e6;
+        let most_are_below = quantile(&walls, 0.95) as f64 / 1e6;
         let x = left + pitch * number as f64;
         let stack = |path: &mut String, from: f64, to: f64| {
             push_box(path, x, y(to), pitch - gap, y(from) - y(to));
@@ -183,11 +187,11 @@ fn draw_timeline(facts: &Facts<'_>, named: &[(usize, &Step)], width: f64) -> Svg
         stack(&mut other, works.min(wall), rest);
         stack(&mut wait, rest, wall);
         let middle = x + (pitch - gap) / 2.0;
-        if longest > wall * 1.02 {
-            whisker += &format!("M{} {}V{}", at(middle), at(y(wall)), at(y(longest)));
+        if together > 1 && most_are_below > wall * 1.02 {
+            let _ = write!(whisker, "M{} {}V{}", at(middle), at(y(wall)), at(y(most_are_below)));
         }
-        if longest > most {
-            broken += &format!("M{} {}l-3.5 6h7z", at(middle), at(top - 8.0));
+        if most_are_below > most {
+            let _ = write!(broken, "M{} {}l-3.5 6h7z", at(middle), at(top - 8.0));
         }
         if width == WIDE {
             svg.hover(x, top, pitch, base - top, &column_says(&counts, wall, waits, longest));
@@ -202,9 +206,7 @@ fn draw_timeline(facts: &Facts<'_>, named: &[(usize, &Step)], width: f64) -> Svg
     ] {
         svg.path(class, &path);
     }
-    if pitch > 5.0 {
-        svg.path("hatch", &wait);
-    }
+    svg.path("hatch", &wait);
     tags(&mut svg, named, |at| left + pitch * (at / together) as f64 + (pitch - gap) / 2.0, top);
     lane(&mut svg, facts, |at| left + pitch * (at / together) as f64 + (pitch - gap) / 2.0, base);
     let (first, last) = (all.first().map_or(0, |step| step.step), all.last().map_or(0, |step| step.step));
@@ -229,7 +231,7 @@ fn column_says(counts: &[&Step], wall: f64, waits: f64, longest: f64) -> String 
     if let Some(blame) = step.input.as_ref().and_then(|input| input.waited_for.as_ref())
         && step.wait_nanos * 50 > step.wall_nanos
     {
-        says += &format!(" for {} ({})", short(&blame.key, 50), short(&blame.stage, 30));
+        let _ = write!(says, " for {} ({})", short(&blame.key, 50), short(&blame.stage, 30));
     }
     says
 }
@@ -261,7 +263,7 @@ fn lane(svg: &mut Svg, facts: &Facts<'_>, x: impl Fn(usize) -> f64, base: f64) {
     for (place, why) in &facts.steps.apart {
         let x = x(*place);
         if x - last_tick >= 0.5 {
-            ticks += &format!("M{} {}v8", at(x), at(base + 6.0));
+            let _ = write!(ticks, "M{} {}v8", at(x), at(base + 6.0));
             last_tick = x;
         }
         let letter = letters.iter().find(|(_, known, ..)| known == why).or(letters.last());
@@ -301,7 +303,7 @@ pub(super) fn histogram(facts: &Facts<'_>) -> Chart {
     let title = if spread < 1.3 {
         format!("How even it is: 99 of 100 steps take under {} ms", figure(p99))
     } else {
-        format!("How even it is: one step in 100 takes {}× the usual", figure(spread))
+        format!("How even it is: one step in 100 takes {spread:.1}× the usual")
     };
     let scale = if ratio { " The scale is logarithmic: equal distances are equal ratios." } else { "" };
     let how = format!(
@@ -380,7 +382,6 @@ fn axis_ticks(from: f64, to: f64, ratio: bool) -> Vec<f64> {
 
 /// How many batches were ready.
 pub(super) fn queue(facts: &Facts<'_>) -> Chart {
-    const COLUMNS: usize = 200;
     let ready: Vec<(u64, u64)> =
         facts.record.steps.iter().filter_map(|step| Some((step.step, step.input.as_ref()?.ready?))).collect();
     if ready.is_empty() {
@@ -410,7 +411,7 @@ pub(super) fn queue(facts: &Facts<'_>) -> Chart {
     let y = |count: f64| base - (base - top) * count / most;
     svg.scale(left, width - right, most, y);
     svg.text("small", 0.0, 14.0, "batches ready");
-    let together = ready.len().div_ceil(COLUMNS).max(1);
+    let together = ready.len().div_ceil(200).max(1);
     let pitch = (width - left - right) / ready.len().div_ceil(together) as f64;
     let (mut path, mut found_none) = (String::new(), String::new());
     for (number, steps) in ready.chunks(together).enumerate() {
@@ -419,7 +420,7 @@ pub(super) fn queue(facts: &Facts<'_>) -> Chart {
         push_box(&mut path, x, y(mean), pitch, base - y(mean));
         let none = steps.iter().filter(|(_, ready)| *ready == 0).count() as f64 / steps.len() as f64;
         if none > 0.0 {
-            push_box(&mut found_none, x, base + 5.0, pitch * 0.7, 2.0 + 12.0 * none);
+            push_box(&mut found_none, x, base + 9.0, pitch * 0.7, 2.0 + 12.0 * none);
         }
     }
     svg.path("f-sync", &path);
@@ -436,7 +437,7 @@ pub(super) fn queue(facts: &Facts<'_>) -> Chart {
     let (first, last) = (ready[0].0, ready[ready.len() - 1].0);
     svg.text("small", left, height - 6.0, &format!("step {}", figure(first as f64)));
     svg.text("small end", width - right, height - 6.0, &format!("step {}", figure(last as f64)));
-    svg.text("small end", left - 6.0, base + 15.0, "none");
+    svg.text("small end", left - 6.0, base + 20.0, "none");
     chart.pictures = vec![svg];
     chart
 }
