@@ -382,7 +382,8 @@ impl Facts<'_> {
             .fold(0.0, f64::max);
         let wall = self.steps.mean.wall_nanos;
         let done = self.record.steps.last().map_or(0, |step| step.step + 1);
-        let restart = self.record.run.planned_steps.map(|planned| Restart {
+        // A run that is over is not stopped any more; what is left to say is what the next one would save.
+        let restart = self.record.run.planned_steps.filter(|planned| *planned > done).map(|planned| Restart {
             steps_left: planned.saturating_sub(done),
             restart_seconds: asked.restart_seconds.unwrap_or(RESTART_SECONDS),
             lost_seconds: asked.lost_seconds.unwrap_or(0.0),

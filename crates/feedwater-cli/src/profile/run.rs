@@ -49,7 +49,7 @@ pub(crate) fn run(setup: &Setup, job: &Job<'_>) -> miette::Result<Record> {
         writer: concat!("feedwater ", env!("CARGO_PKG_VERSION")).to_owned(),
         started_unix_seconds: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
         clock: "host".to_owned(),
-        planned_steps: None,
+        planned_steps: Some(job.steps),
         host: job.host.clone(),
         devices: simulated.then_some(device).into_iter().chain(job.devices.iter().cloned()).collect(),
         settings: setup.settings(),

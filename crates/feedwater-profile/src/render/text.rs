@@ -83,8 +83,8 @@ fn verdict(d: &Diagnosis, out: &mut Screen) {
 /// The changes that can be felt; the others are in the full report. Returns how many.
 fn fixes(d: &Diagnosis, out: &mut Screen) -> usize {
     let felt = |(finding, change): &(&Finding, &Change)| {
-        let gains = change.predicted.is_none_or(|p| p.saves_nanos > 0.02 * d.mean.wall_nanos);
-        gains && (finding.idle_nanos > 0.0 || change.predicted.is_some())
+        let dearest = d.findings.first().is_some_and(|first| first.id == finding.id && first.idle_nanos > 0.0);
+        change.predicted.map_or(dearest, |p| p.saves_nanos > 0.02 * d.mean.wall_nanos)
     };
     let changes: Vec<_> = ranked(d).into_iter().filter(felt).collect();
     let shown = changes.len().min(4);
