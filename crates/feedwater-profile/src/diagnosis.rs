@@ -383,11 +383,12 @@ impl Facts<'_> {
         let wall = self.steps.mean.wall_nanos;
         let done = self.record.steps.last().map_or(0, |step| step.step + 1);
         // A run that is over is not stopped any more; what is left to say is what the next one would save.
-        let restart = self.record.run.planned_steps.filter(|planned| *planned > done).map(|planned| Restart {
-            steps_left: planned.saturating_sub(done),
-            restart_seconds: asked.restart_seconds.unwrap_or(RESTART_SECONDS),
-            lost_seconds: asked.lost_seconds.unwrap_or(0.0),
-        });
+        let restart =
+            self.record.run.planned_steps.filter(|planned| *planned > done).map(|planned| Restart {
+                steps_left: planned.saturating_sub(done),
+                restart_seconds: asked.restart_seconds.unwrap_or(RESTART_SECONDS),
+                lost_seconds: asked.lost_seconds.unwrap_or(0.0),
+            });
         decide(wall / 1e9, (wall - saves) / 1e9, restart)
     }
 }

@@ -83,7 +83,8 @@ fn verdict(d: &Diagnosis, out: &mut Screen) {
 /// The changes that can be felt; the others are in the full report. Returns how many.
 fn fixes(d: &Diagnosis, out: &mut Screen) -> usize {
     let felt = |(finding, change): &(&Finding, &Change)| {
-        let dearest = d.findings.first().is_some_and(|first| first.id == finding.id && first.idle_nanos > 0.0);
+        let dearest =
+            d.findings.first().is_some_and(|first| first.id == finding.id && first.idle_nanos > 0.0);
         change.predicted.map_or(dearest, |p| p.saves_nanos > 0.02 * d.mean.wall_nanos)
     };
     let changes: Vec<_> = ranked(d).into_iter().filter(felt).collect();
