@@ -17,8 +17,9 @@ use sha2::{Digest as _, Sha256};
 
 mod facts;
 mod machine;
+mod truth;
 
-const USAGE: &str = "feedwater-bench audio|npy|text|facts --data PATH [--batch-size N] [--threads N] [--epochs N] \
+const USAGE: &str = "feedwater-bench audio|npy|text|facts|truth --data PATH [--batch-size N] [--threads N] [--epochs N] \
                      [--tokenizer FILE] [--dump FILE.npy] [--hash]";
 
 /// The flags, as `peers/measure.py` has them.
@@ -49,7 +50,7 @@ impl Options {
         self.flags.contains_key(name)
     }
 
-    fn data(&self) -> PathBuf {
+    pub(crate) fn data(&self) -> PathBuf {
         self.path("data").unwrap_or_else(|| fail(USAGE))
     }
 }
@@ -63,6 +64,7 @@ fn main() {
         "npy" => npy(&options),
         "text" => text(&options),
         "facts" => facts::run(&options),
+        "truth" => truth::run(&options),
         _ => fail(USAGE),
     };
     if let Err(error) = done {

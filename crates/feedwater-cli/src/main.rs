@@ -1,8 +1,12 @@
 //! The `feedwater` command.
 
 mod commands;
+mod doctor;
 mod generate;
 mod inspect;
+mod monitor;
+mod profile;
+mod shell;
 
 use std::process::ExitCode;
 
@@ -23,20 +27,32 @@ struct Cli {
 enum Command {
     /// Say what a dataset is, how long its samples are, and what is wrong with it
     Inspect(commands::inspect::Options),
+    /// Measure whether data keeps an accelerator fed, and say why not
+    Profile(commands::profile::Options),
     /// Make a dataset to try things on
     Generate(commands::generate::Options),
     /// Say where the accelerator of a recorded run waits, what it costs and what will fix it
     Report(commands::report::Options),
     /// Say whether a recorded run is better than one before it, or whether that is noise
     Compare(commands::compare::Options),
+    /// Say what is right and wrong with this machine, and pack it up for others to look at
+    Doctor(commands::doctor::Options),
+    /// Say what settings to begin with, before there is a run
+    Advise(commands::advise::Options),
+    /// Show what this machine and the run on it are doing, live
+    Monitor(commands::monitor::Options),
 }
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Inspect(options) => commands::inspect::run(&options),
+        Command::Profile(options) => commands::profile::run(&options),
         Command::Generate(options) => commands::generate::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Report(options) => commands::report::run(&options),
         Command::Compare(options) => commands::compare::run(&options),
+        Command::Doctor(options) => commands::doctor::run(&options),
+        Command::Advise(options) => commands::advise::run(&options),
+        Command::Monitor(options) => commands::monitor::run(&options),
     };
     done.unwrap_or_else(|error| {
         eprintln!("{}", told(&error));

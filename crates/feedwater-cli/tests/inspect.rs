@@ -156,7 +156,7 @@ fn morse() {
               hint: `.chunk(Chunk::new())` cuts them; without it Whisper's features
                     end at 30 s
     took      [time], headers only
-    next      cargo run --release -p feedwater --example batches -- morse
+    next      cargo run --release --example batches -- morse
     exit code 0
     ");
 }
@@ -178,7 +178,7 @@ fn arrays() {
               1200 – 1400   1  ███▊
     problems  none
     took      [time], every sample decoded
-    next      feedwater inspect features --decode --json
+    next      feedwater profile features
     exit code 0
     ");
     fs::write(folder.path().join("features/class_1/odd.npy"), npy("(5, 80)", 400)).unwrap();
@@ -204,7 +204,7 @@ fn text() {
               2000 – 2500    8  ███▋
     problems  none
     took      [time], every text read
-    next      feedwater inspect text --json
+    next      feedwater profile text
     exit code 0
     ");
     let lines = "{\"text\": \"a b c\"}\n{\"text\": \"\"}\n{\"id\": 3}\n{\"text\": 4}\n";
@@ -233,7 +233,7 @@ fn a_damaged_folder() {
               30 – 35  2  █████████████████████████████
     problems  4 errors, 4 notes
       error   unreadable: 2 of 8 samples cannot be read (25.00 %; a run stops above
-              1 %)
+              1 sample, 1 % rounded up)
                 data/cut.wav, byte 5000: the file ends here, 75044 bytes before its
                   `data` chunk does
                 data/empty.wav, byte 0: the file is empty
@@ -270,7 +270,7 @@ fn a_damaged_folder() {
                 data/stereo.wav: stereo
               hint: nothing has to be done: decoding makes one channel of all
     took      [time], headers only
-    next      feedwater inspect data --json
+    next      feedwater inspect data --decode
     exit code 1
     ");
 }
@@ -386,6 +386,76 @@ fn a_sample_of_the_samples() {
     ");
     let (_, report) = inspect_json(folder.path(), "features --limit 10");
     assert_eq!((&report["samples"], &report["looked_at"]), (&json!(40), &json!(10)));
+}
+
+/// Without a word, the files had no text.
+#[test]
+fn metadata_a_folder_above_or_below_are_pointed_at() {
+    let folder = generated("morse --out data/morse --clips 3 --seed 7");
+    let told = |path: &str| {
+        let (code, report) = inspect_json(folder.path(), path);
+        assert_eq!((code, problems(&report)), (0, vec![("metadata-elsewhere", "note", 3)]), "{path}");
+        let problem = &report["problems"][0];
+        [&problem["what"], &problem["hint"], &report["next"]]
+            .map(|text| text.as_str().unwrap().to_owned())
+            .join("\n")
+    };
+    assert_snapshot!([told("data/morse/train"), told("data")].join("\n"), @"
+    `data/morse/metadata.jsonl` lists these files, a folder above this one
+    inspect that folder instead: `feedwater inspect data/morse`
+    feedwater inspect data/morse
+    `data/morse/metadata.jsonl` lists files of its folder, which are bare files from here
+    inspect that folder instead: `feedwater inspect data/morse`
+    feedwater inspect data/morse
+    ");
+    let inside = folder.path().join("data/morse/train");
+    for (path, folder) in [(".", "./.."), ("../train", "..")] {
+        let (_, report) = inspect_json(&inside, path);
+        assert_eq!(report["next"], format!("feedwater inspect {folder}"));
+    }
+}
+
+#[test]
+fn a_line_that_is_cut_off_is_a_line_to_put_right() {
+    let folder = damaged();
+    let metadata = folder.path().join("data/metadata.jsonl");
+    fs::write(&metadata, "{\"file_name\": \"good.wav\", \"text\": \"cq\"}\n{\"file_name\": \"good.w")
+        .unwrap();
+    assert_snapshot!(inspect(folder.path(), "data"), @"
+    dataset   Hugging Face audiofolder: data
+    samples   2, 2.5 seconds of sound (wav, 16000 Hz, mono)
+    text      1 transcript, none with word or segment times
+    lengths   seconds: min 2.50, p50 2.50, p95 2.50, max 2.50
+              2.50 – 2.51  1  ██████████████████████████████████████████████████████
+    problems  1 error
+      error   unreadable: 1 of 2 samples cannot be read (50.00 %)
+                #1 in data/metadata.jsonl, line 2: EOF while parsing a string
+                  (column 21)
+              hint: put the lines right or take them out; a run leaves them out and
+                    lists them in `quarantine.jsonl`
+    took      [time], headers only
+    next      feedwater inspect data --decode
+    exit code 1
+    ");
+    fs::write(&metadata, "{\"file_name\": \"empty.wav\"}\n").unwrap();
+    let (_, report) = inspect_json(folder.path(), "data");
+    assert_eq!(
+        report["problems"][0]["what"],
+        "1 of 1 samples cannot be read (100.00 %; a run ends with an error)"
+    );
+}
+
+/// It waited for somebody to write into the pipe.
+#[cfg(unix)]
+#[test]
+fn a_pipe_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = std::process::Command::new("mkfifo").arg(folder.path().join("pipe.wav")).status();
+    assert!(made.is_ok_and(|status| status.success()));
+    fs::write(folder.path().join("metadata.jsonl"), "{\"file_name\": \"pipe.wav\"}\n").unwrap();
+    let (code, report) = inspect_json(folder.path(), ".");
+    assert_eq!((code, problems(&report)), (1, vec![("unreadable", "error", 1)]));
+    assert_eq!(report["problems"][0]["examples"][0]["reason"], "it is not a file");
 }
 
 #[test]

@@ -16,17 +16,19 @@
 #![forbid(unsafe_code)]
 
 mod error;
+pub mod machine;
 pub mod record;
 pub mod steps;
 pub mod model;
-mod split;
+pub mod split;
 pub mod rules;
-mod diagnosis;
+pub mod diagnosis;
 pub mod what_if;
 pub mod worth;
 pub mod gate;
 pub mod compare;
 pub mod render;
+pub mod advise;
 
 pub use diagnosis::{
     Apart, Asked, Boundness, Change, Confidence, Diagnosis, Facts, Finding, Kind, Target, Worst,

@@ -10,6 +10,8 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
+use crate::record::SLOWEST;
+
 /// What a batch costs.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Cost {
@@ -17,8 +19,8 @@ pub struct Cost {
     pub rows: u64,
     /// Time of workers, all together.
     pub work_nanos: f64,
-    /// Of it, the sample that took the longest.
-    pub slowest_nanos: f64,
+    /// Of it, the samples that took the longest, the longest first; the others are taken to be alike.
+    pub slowest_nanos: [f64; SLOWEST],
     /// How long the consumer was at it before it asked for the next.
     pub busy_nanos: f64,
     /// Whether it counts in the means.
@@ -34,6 +36,9 @@ pub struct Crew {
     pub prefetch: usize,
     /// Whether a batch is the work of one thread.
     pub batch_at_a_time: bool,
+    /// What it takes to hand a batch to a consumer that waits for it. Where the queue is one deep, the next batch is
+    /// begun only then.
+    pub handover_nanos: u64,
 }
 
 /// What came of it, in means over the steps that count.
@@ -63,7 +68,7 @@ pub fn play(costs: &[Cost], crew: Crew) -> Played {
             let room = number.checked_sub(crew.prefetch.max(1)).map_or(0.0, |before| taken[before]);
             make(cost, room, crew.batch_at_a_time, &mut workers)
         };
-        let wait = (ready - asked).max(0.0);
+        let wait = if ready > asked { ready - asked + crew.handover_nanos as f64 } else { 0.0 };
         if cost.counts {
             sum.wait_nanos += wait;
             sum.wall_nanos += wait + cost.busy_nanos;
@@ -78,18 +83,15 @@ pub fn play(costs: &[Cost], crew: Crew) -> Played {
 
 /// When a batch is ready: its samples go to whoever is free first, the longest before the others.
 fn make(cost: &Cost, room: f64, whole: bool, workers: &mut BinaryHeap<Reverse<u64>>) -> f64 {
-    let rows = if whole { 1 } else { cost.rows.clamp(1, MOST_PIECES) };
-    let (slowest, other) = if rows == 1 {
-        (cost.work_nanos, 0.0)
-    } else {
-        let slowest = cost.slowest_nanos.max(cost.work_nanos / rows as f64).min(cost.work_nanos);
-        (slowest, (cost.work_nanos - slowest) / (rows - 1) as f64)
-    };
+    let rows = if whole { 1 } else { cost.rows.clamp(1, MOST_PIECES) as usize };
+    let named = rows.saturating_sub(1).min(SLOWEST);
+    let slowest = &cost.slowest_nanos[..named];
+    let other = (cost.work_nanos - slowest.iter().sum::<f64>()).max(0.0) / (rows - named) as f64;
     let mut ready = room;
     for row in 0..rows {
         // There is at least one worker, and each that is taken out is put back.
         let Some(Reverse(free)) = workers.pop() else { break };
-        let done = room.max(free as f64) + if row == 0 { slowest } else { other };
+        let done = room.max(free as f64) + slowest.get(row).copied().unwrap_or(other);
         workers.push(Reverse(done as u64));
         ready = ready.max(done);
     }
@@ -103,13 +105,19 @@ mod tests {
 
     fn even(rows: u64, work: f64, busy: f64) -> Vec<Cost> {
         vec![
-            Cost { rows, work_nanos: work, slowest_nanos: work / rows as f64, busy_nanos: busy, counts: true };
+            Cost {
+                rows,
+                work_nanos: work,
+                slowest_nanos: [work / rows as f64; SLOWEST],
+                busy_nanos: busy,
+                counts: true
+            };
             200
         ]
     }
 
     fn crew(threads: usize, prefetch: usize) -> Crew {
-        Crew { threads, prefetch, batch_at_a_time: false }
+        Crew { threads, prefetch, batch_at_a_time: false, handover_nanos: 0 }
     }
 
     #[test]
@@ -141,7 +149,7 @@ mod tests {
     fn a_deeper_queue_hides_a_slow_sample() {
         let mut costs = even(8, 8e6, 20e6);
         for cost in costs.iter_mut().skip(25).step_by(50) {
-            (cost.work_nanos, cost.slowest_nanos) = (107e6, 100e6);
+            (cost.work_nanos, cost.slowest_nanos) = (107e6, [100e6, 1e6, 1e6, 1e6]);
         }
         let (shallow, deep) = (play(&costs, crew(2, 1)), play(&costs, crew(2, 8)));
         assert!(shallow.wait_nanos > 1.5e6 && deep.wait_nanos < 0.2e6, "{shallow:?} {deep:?}");
@@ -155,7 +163,7 @@ mod tests {
             let costs: Vec<Cost> = works
                 .into_iter()
                 .map(|(rows, work_nanos, busy_nanos)| Cost {
-                    rows, work_nanos, slowest_nanos: work_nanos / rows as f64, busy_nanos, counts: true,
+                    rows, work_nanos, slowest_nanos: [work_nanos / rows as f64; SLOWEST], busy_nanos, counts: true,
                 })
                 .collect();
             let busy = costs.iter().map(|cost| cost.busy_nanos).sum::<f64>() / costs.len() as f64;

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     model::{Cost, Crew, play},
-    record::{Record, Step},
+    record::{Record, SLOWEST, Step},
     steps::{Steps, quantile},
 };
 
@@ -20,6 +20,9 @@ use crate::{
 const OUTLIER: f64 = 5.0;
 /// Less than this share of the workers' time without a core is the system's everyday.
 const LEAST_QUEUED: f64 = 0.03;
+
+/// Handing a batch over takes two threads that wake up; more than this is something else.
+const MOST_HANDOVER: f64 = 1e6;
 
 /// A part of the work that makes batches.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
@@ -71,6 +74,7 @@ impl Split {
             threads,
             prefetch: settings.prefetch.unwrap_or(1),
             batch_at_a_time: settings.batch_at_a_time,
+            handover_nanos: 0,
         });
         let mut split = Self {
             costs: work.costs(record, &[]),
@@ -124,6 +128,10 @@ impl Split {
         }
         split.rest_nanos = (wait - split.parts.iter().map(|(_, nanos)| nanos).sum::<f64>()).max(0.0);
         split.parts.sort_by(|a, b| b.1.total_cmp(&a.1));
+        if let Some(crew) = &mut split.crew {
+            // What is left is taken to be the handing over, as far as that is likely.
+            crew.handover_nanos = split.rest_nanos.min(MOST_HANDOVER) as u64;
+        }
         split
     }
 }
@@ -139,10 +147,10 @@ struct Work {
 
 struct Batch {
     parts: Vec<(Part, f64)>,
-    /// The sample that took the longest: its time, and the stage that most of it was spent in.
-    slowest: (f64, String),
-    /// What of it is beyond the usual.
-    excess: f64,
+    /// The samples that took the longest.
+    slowest: [f64; SLOWEST],
+    /// What of each is beyond the usual: its own, and without a core.
+    excess: [(f64, f64); SLOWEST],
     counts: bool,
 }
 
@@ -156,9 +164,8 @@ impl Work {
         }
         let work: u64 = inputs().map(crate::record::Input::total_work_nanos).sum();
         let queued: u64 = inputs().filter_map(|input| input.queued_nanos).sum();
-        let queued_share = (queued as f64 / work.max(1) as f64).min(0.95);
-        let queued_share = if queued_share < LEAST_QUEUED { 0.0 } else { queued_share };
         let usual_sample_nanos = usual_sample(record);
+        let usual = Usual::of(record, usual_sample_nanos, work as f64, queued as f64);
         let mut totals = BTreeMap::new();
         let mut slow = Vec::new();
         let mut steady = vec![false; record.steps.len()];
@@ -170,11 +177,10 @@ impl Work {
             .iter()
             .zip(steady)
             .map(|(step, counts)| {
-                let batch = Batch::of(step, counts, usual_sample_nanos, queued_share);
-                if batch.excess > 0.0
-                    && let Some(slowest) = step.input.as_ref().and_then(|input| input.slowest.as_ref())
-                {
-                    slow.push((step.step, slowest.key.clone(), slowest.stage.clone(), slowest.nanos));
+                let batch = Batch::of(step, counts, &usual);
+                let slowest = step.input.iter().flat_map(|input| &input.slowest);
+                for (blame, _) in slowest.zip(batch.excess).filter(|(_, (own, _))| *own > 0.0) {
+                    slow.push((step.step, blame.key.clone(), blame.stage.clone(), blame.nanos));
                 }
                 for (part, nanos) in &batch.parts {
                     *totals.entry(part.clone()).or_insert(0.0) += nanos;
@@ -182,7 +188,13 @@ impl Work {
                 batch
             })
             .collect();
-        Some(Self { batches, totals, queued_share, slow, usual_sample_nanos })
+        Some(Self {
+            batches,
+            totals,
+            queued_share: queued as f64 / work.max(1) as f64,
+            slow,
+            usual_sample_nanos,
+        })
     }
 
     /// What the batches cost without some parts.
@@ -195,10 +207,16 @@ impl Work {
                 let work =
                     batch.parts.iter().filter(|(part, _)| left(part)).map(|(_, nanos)| nanos).sum::<f64>();
                 let all = batch.parts.iter().map(|(_, nanos)| nanos).sum::<f64>().max(1.0);
-                let excess = if left(&Part::SlowSamples) { batch.excess } else { 0.0 };
-                // The slowest sample: what is beyond the usual as it is, the usual in proportion to what is left.
-                let usual = batch.slowest.0 - batch.excess;
-                let slowest = excess + usual * (work - excess).max(0.0) / (all - batch.excess).max(1.0);
+                let keep = |part| if left(part) { 1.0 } else { 0.0 };
+                let (keep_own, keep_queued) = (keep(&Part::SlowSamples), keep(&Part::NoCore));
+                let kept: [f64; SLOWEST] =
+                    batch.excess.map(|(own, queued)| keep_own * own + keep_queued * queued);
+                let beyond = batch.excess.map(|(own, queued)| own + queued);
+                // The slowest: what is beyond the usual as it is, the usual in proportion to what is left.
+                let share =
+                    (work - kept.iter().sum::<f64>()).max(0.0) / (all - beyond.iter().sum::<f64>()).max(1.0);
+                let slowest =
+                    std::array::from_fn(|at| kept[at] + (batch.slowest[at] - beyond[at]).max(0.0) * share);
                 Cost {
                     rows: step.rows.max(1),
                     work_nanos: work,
@@ -211,27 +229,72 @@ impl Work {
     }
 }
 
-impl Batch {
-    fn of(step: &Step, counts: bool, usual: f64, queued_share: f64) -> Self {
-        let Some(input) = &step.input else {
-            return Self { parts: Vec::new(), slowest: (0.0, String::new()), excess: 0.0, counts };
-        };
-        let slowest = input.slowest.as_ref().map_or((0.0, String::new()), |slowest| {
-            ((slowest.nanos.min(input.total_work_nanos())) as f64, slowest.stage.clone())
-        });
-        let excess = if slowest.0 > OUTLIER * usual && step.rows > 1 { slowest.0 - usual } else { 0.0 };
-        let mut parts = Vec::new();
-        let mut queued = 0.0;
-        for (stage, nanos) in &input.work_nanos {
-            let mut nanos = *nanos as f64;
-            if *stage == slowest.1 {
-                nanos = (nanos - excess).max(0.0);
-            }
-            queued += nanos * queued_share;
-            parts.push((Part::Stage(stage.clone()), nanos * (1.0 - queued_share)));
+/// What is usual in a run.
+struct Usual {
+    sample_nanos: f64,
+    /// Share of a stage's time that its worker had no core, outliers apart.
+    queued_share: f64,
+}
+
+impl Usual {
+    fn of(record: &Record, sample_nanos: f64, work: f64, queued: f64) -> Self {
+        let mut usual = Self { sample_nanos, queued_share: 0.0 };
+        if queued < LEAST_QUEUED * work {
+            return usual;
         }
-        if excess > 0.0 {
-            parts.push((Part::SlowSamples, excess));
+        // A worker that loses its core in the midst of a sample makes that sample an outlier; this is counted there.
+        let (mut left, mut rest) = (queued, work);
+        for (own, without) in record.steps.iter().flat_map(|step| usual.excess(step)) {
+            left -= without;
+            rest -= own + without;
+        }
+        usual.queued_share = (left.max(0.0) / rest.max(1.0)).min(0.95);
+        usual
+    }
+
+    /// What the slowest samples of a step took beyond the usual: of their own, and without a core.
+    fn excess(&self, step: &Step) -> [(f64, f64); SLOWEST] {
+        let mut excess = [(0.0, 0.0); SLOWEST];
+        let slowest = step.input.iter().flat_map(|input| &input.slowest);
+        for (excess, slowest) in excess.iter_mut().zip(slowest) {
+            let nanos = slowest.nanos as f64;
+            if nanos > OUTLIER * self.sample_nanos && step.rows > 1 {
+                let beyond = nanos - self.sample_nanos;
+                let queued = (slowest.queued_nanos as f64).min(beyond);
+                *excess = (beyond - queued, queued);
+            }
+        }
+        excess
+    }
+}
+
+impl Batch {
+    fn of(step: &Step, counts: bool, usual: &Usual) -> Self {
+        let Some(input) = &step.input else {
+            return Self {
+                parts: Vec::new(),
+                slowest: [0.0; SLOWEST],
+                excess: [(0.0, 0.0); SLOWEST],
+                counts,
+            };
+        };
+        let mut slowest = [0.0; SLOWEST];
+        for (place, blame) in slowest.iter_mut().zip(&input.slowest) {
+            *place = blame.nanos as f64;
+        }
+        let excess = usual.excess(step);
+        let (slow, mut queued) =
+            excess.iter().fold((0.0, 0.0), |sum, (own, queued)| (sum.0 + own, sum.1 + queued));
+        let mut parts = Vec::new();
+        for (stage, nanos) in &input.work_nanos {
+            let of_stage = input.slowest.iter().zip(excess).filter(|(blame, _)| blame.stage == *stage);
+            let beyond = of_stage.map(|(_, (own, queued))| own + queued).sum::<f64>();
+            let nanos = (*nanos as f64 - beyond).max(0.0);
+            queued += nanos * usual.queued_share;
+            parts.push((Part::Stage(stage.clone()), nanos * (1.0 - usual.queued_share)));
+        }
+        if slow > 0.0 {
+            parts.push((Part::SlowSamples, slow));
         }
         if queued > 0.0 {
             parts.push((Part::NoCore, queued));
@@ -240,16 +303,21 @@ impl Batch {
     }
 }
 
-/// What a usual sample takes: the median, over batches, of their mean without the slowest.
+/// What a usual sample takes: the median, over batches, of their mean without the slowest few.
 fn usual_sample(record: &Record) -> f64 {
     let mut means: Vec<u64> = record
         .steps
         .iter()
         .filter_map(|step| {
             let input = step.input.as_ref()?;
-            let slowest = input.slowest.as_ref().map_or(0, |slowest| slowest.nanos);
-            let others = step.rows.saturating_sub(1);
-            (others > 0).then(|| input.total_work_nanos().saturating_sub(slowest) / others)
+            let slowest: u64 = input.slowest.iter().map(|slowest| slowest.nanos).sum();
+            let others = step.rows.saturating_sub(input.slowest.len() as u64);
+            match (others, input.slowest.last()) {
+                (0, None) => None,
+                // Every sample is known by itself.
+                (0, Some(_)) => Some(input.slowest[input.slowest.len() / 2].nanos),
+                _ => Some(input.total_work_nanos().saturating_sub(slowest) / others),
+            }
         })
         .collect();
     means.sort_unstable();

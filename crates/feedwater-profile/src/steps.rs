@@ -1,7 +1,7 @@
 //! Which steps count, and what do they say?
 //!
-//! The first steps of a run, the first of an epoch, and steps in which something else happened (a checkpoint, an
-//! evaluation) are not like the others. They are listed apart, with what they cost, and left out of every mean.
+//! The first steps of a run, the first of an epoch, its last batch where that is short, and steps in which something else
+//! happened (a checkpoint, an evaluation) are not like the others. They are listed apart, with what they cost, and left out of every mean.
 
 use crate::{
     error::{Error, Result},
@@ -12,6 +12,9 @@ use crate::{
 pub const LEAST: usize = 20;
 /// At least so many steps are warm-up.
 const WARM_UP: usize = 3;
+
+/// Edges of epochs are listed apart as long as they are fewer than one step in so many.
+const MOST_EDGES: usize = 4;
 
 /// The steps of a record, sorted by what they can tell.
 #[derive(Debug, Clone)]
@@ -76,18 +79,29 @@ impl Steps {
         let prefetch = record.run.settings.prefetch.unwrap_or(0);
         // What was made ahead before the first step says nothing about the pace that follows.
         let warm_up = WARM_UP.max(prefetch).min(WARM_UP.max(record.steps.len() / 4));
+        let size = record.run.settings.batch_size;
+        let edge = |at: usize| {
+            let (step, before) = (&record.steps[at], at.checked_sub(1).map(|before| &record.steps[before]));
+            if size.is_some_and(|size| step.rows > 0 && step.rows * 4 < size * 3) {
+                Some("short batch")
+            } else if before.is_some_and(|before| before.epoch != step.epoch) {
+                Some("first of an epoch")
+            } else {
+                None
+            }
+        };
+        // Where epochs are a few steps long, their edges are what the run consists of.
+        let edges = (0..record.steps.len()).filter(|at| edge(*at).is_some()).count();
+        let edges_apart = edges * MOST_EDGES < record.steps.len();
         let mut steady = Vec::new();
         let mut apart = Vec::new();
-        let mut epoch = record.steps.first().map(|step| step.epoch);
         for (at, step) in record.steps.iter().enumerate() {
-            let first_of_epoch = epoch != Some(step.epoch);
-            epoch = Some(step.epoch);
             if at < warm_up {
                 apart.push((at, "warm-up".to_owned()));
             } else if let Some(mark) = &step.mark {
                 apart.push((at, mark.clone()));
-            } else if first_of_epoch {
-                apart.push((at, "first of an epoch".to_owned()));
+            } else if let Some(why) = edge(at).filter(|_| edges_apart) {
+                apart.push((at, why.to_owned()));
             } else {
                 steady.push(at);
             }

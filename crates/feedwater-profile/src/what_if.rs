@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::{
     diagnosis::Facts,
     model::{Cost, Crew, play},
-    record::{Input, Record},
+    record::{Input, Record, SLOWEST},
     split::Part,
 };
 
@@ -164,7 +164,11 @@ fn stage_share(input: &Input, stage: &str, factor: f64) -> f64 {
 }
 
 fn scale(cost: &Cost, factor: f64) -> Cost {
-    Cost { work_nanos: cost.work_nanos * factor, slowest_nanos: cost.slowest_nanos * factor, ..*cost }
+    Cost {
+        work_nanos: cost.work_nanos * factor,
+        slowest_nanos: cost.slowest_nanos.map(|nanos| nanos * factor),
+        ..*cost
+    }
 }
 
 fn scaled(costs: &[Cost], factor: f64) -> Vec<Cost> {
@@ -174,6 +178,15 @@ fn scaled(costs: &[Cost], factor: f64) -> Vec<Cost> {
 fn mean_rows(costs: &[Cost]) -> f64 {
     let counted = costs.iter().filter(|cost| cost.counts);
     counted.clone().map(|cost| cost.rows as f64).sum::<f64>() / counted.count().max(1) as f64
+}
+
+/// Keeps the longest, in order.
+fn insert(slowest: &mut [f64; SLOWEST], mut nanos: f64) {
+    for place in slowest {
+        if nanos > *place {
+            std::mem::swap(place, &mut nanos);
+        }
+    }
 }
 
 /// The same samples in batches of another size.
@@ -188,7 +201,9 @@ fn regrouped(costs: &[Cost], rows: u64) -> Vec<Cost> {
             batch.rows += take;
             batch.work_nanos += cost.work_nanos * share;
             batch.busy_nanos += cost.busy_nanos * share;
-            batch.slowest_nanos = batch.slowest_nanos.max(cost.slowest_nanos);
+            for nanos in cost.slowest_nanos.iter().take(take as usize) {
+                insert(&mut batch.slowest_nanos, *nanos);
+            }
             batch.counts &= cost.counts;
             left -= take;
             if batch.rows == rows {

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! cargo run --release -- generate morse --out data/morse
-//! cargo run --release -p feedwater --example batches -- data/morse
-//! cargo run --release -p feedwater --example batches -- data/morse path/to/tokenizer.json
+//! cargo run --release --example batches -- data/morse
+//! cargo run --release --example batches -- data/morse path/to/tokenizer.json
 //! ```
 
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
@@ -45,11 +45,13 @@ fn run(folder: &str, tokenizer: Option<&str>) -> Result<()> {
     // The order of the samples follows from the dataset, the seed and the epoch. All cores work on it; how many there
     // are changes nothing about what comes out. No thread runs before the first batch is asked for.
     let mut pipeline = flow.batch(Batch::of(16)).seed(7).build()?;
-    println!("{} samples, {} steps an epoch", pipeline.samples(), pipeline.steps().unwrap_or_default());
+    let steps = pipeline.steps().unwrap_or_default();
+    println!("{}, {} an epoch", count(pipeline.samples(), "sample"), count(steps, "step"));
 
     for batch in pipeline.epoch(0) {
         // An error here ends the epoch. Bad samples are no errors: they are left out, counted, and written to
-        // `quarantine.jsonl`, unless they are more than one in a hundred.
+        // `quarantine.jsonl`, unless they are more than one in a hundred
+        // (rounded up: the first of a small set does not end a run) or all that there are.
         let batch = batch?;
         if batch.step < 3 {
             show(&batch);
@@ -79,6 +81,10 @@ fn show(batch: &ReadyBatch) {
     }
 }
 
+fn count(number: u64, one: &str) -> String {
+    format!("{number} {one}{}", if number == 1 { "" } else { "s" })
+}
+
 fn first(texts: &[String]) -> &str {
     texts.first().map_or("", String::as_str)
 }
@@ -94,11 +100,12 @@ fn show_report(report: &Report) {
     let seconds = report.wall_nanos as f64 / 1e9;
     let rate = report.samples as f64 / seconds.max(f64::MIN_POSITIVE);
     println!(
-        "\n{} samples in {seconds:.2} s on {} threads: {rate:.0} samples/s",
-        report.samples, report.threads
+        "\n{} in {seconds:.2} s on {}: {rate:.0} samples/s",
+        count(report.samples, "sample"),
+        count(report.threads as u64, "thread")
     );
     if report.bad > 0 {
-        println!("{} bad samples were left out: see quarantine.jsonl", report.bad);
+        println!("left out: {}; see quarantine.jsonl", count(report.bad, "bad sample"));
     }
     if let Some(worst) = report.worst_wait().filter(|worst| worst.wait_nanos > 0) {
         let milliseconds = worst.wait_nanos as f64 / 1e6;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo run --release -- generate morse --out data/morse
-//! cargo run --release -p feedwater --example resume -- data/morse
+//! cargo run --release --example resume -- data/morse
 //! ```
 
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]

@@ -32,12 +32,14 @@ pub enum Error {
         source: io::Error,
     },
     /// A file that describes the dataset (a manifest, an index, a tokenizer) is not what it must be.
-    #[error("`{}` is not usable: {fault}", path.display())]
+    #[error("`{}` is not usable: {fault}{}", path.display(), hint_line(.hint.as_deref()))]
     Dataset {
         /// The file.
         path: PathBuf,
         /// Where and why.
         fault: Fault,
+        /// What to do about it.
+        hint: Option<String>,
     },
     /// A sample failed and the policy is to stop at the first one.
     #[error(
@@ -56,9 +58,9 @@ pub enum Error {
     #[error(
         "{bad} of {epoch_samples} samples failed, more than the ceiling of {allowed}; the last was `{key}` in {stage}: \
              {fault}{}",
-        hint_line(Some(
-            "see `quarantine.jsonl` for each of them; raise the ceiling with `Policy::skip_up_to`"
-        ))
+        hint_line(Some(&format!(
+            "see `{}` for each of them; raise the ceiling with `Policy::skip_up_to`", list.display()
+        )))
     )]
     TooManyBad {
         /// How many failed in this epoch so far.
@@ -68,6 +70,24 @@ pub enum Error {
         /// How many may fail.
         allowed: u64,
         /// The key of the last one.
+        key: String,
+        /// The stage that refused it.
+        stage: &'static str,
+        /// Where and why.
+        fault: Box<Fault>,
+        /// The file in which each of them is written down.
+        list: PathBuf,
+    },
+    /// All samples of an epoch failed, whatever the ceiling is: there is nothing to train on.
+    #[error(
+        "{}; the first was `{key}` in {stage}: {fault}{}",
+        if *bad == 1 { "the only sample failed".to_owned() } else { format!("all {bad} samples failed") },
+        hint_line(Some("`feedwater inspect` on the dataset says what is wrong with it"))
+    )]
+    AllBad {
+        /// How many there are.
+        bad: u64,
+        /// The key of the first one.
         key: String,
         /// The stage that refused it.
         stage: &'static str,
@@ -124,7 +144,12 @@ impl Error {
 
     /// A dataset file that is not what it must be.
     pub fn dataset(path: impl Into<PathBuf>, fault: Fault) -> Self {
-        Self::Dataset { path: path.into(), fault }
+        Self::Dataset { path: path.into(), fault, hint: None }
+    }
+
+    /// A dataset file that is not what it must be, and what to do about it.
+    pub fn dataset_hint(path: impl Into<PathBuf>, fault: Fault, hint: impl Into<String>) -> Self {
+        Self::Dataset { path: path.into(), fault, hint: Some(hint.into()) }
     }
 }
 

@@ -6,7 +6,11 @@
 
 use std::{borrow::Cow, fs::File, path::Path, sync::Arc};
 
-use crate::decode::Window;
+use crate::{
+    decode::Window,
+    error::{Fault, Place},
+    read::{ReadAt, Section},
+};
 
 /// The names of the fields that the stages of this crate read and write.
 pub mod field {
@@ -197,6 +201,35 @@ impl Media {
     pub fn file(path: impl AsRef<Path>) -> Self {
         Self { path: path.as_ref().into(), place: MediaPlace::File, window: None }
     }
+
+    /// Runs `use_it` on the bytes, wherever they are. A fault is given the name of the file, and of the member.
+    pub fn read<T>(&self, use_it: impl FnOnce(&dyn ReadAt) -> Result<T, Fault>) -> Result<T, Fault> {
+        match &self.place {
+            MediaPlace::File => self.open().and_then(|file| use_it(&file)),
+            MediaPlace::Range { file, offset, length, member } => {
+                use_it(&Section::new(&**file, *offset, *length))
+                    .map_err(|fault| Fault { place: Place::Member(member.clone()), ..within(fault) })
+            }
+            MediaPlace::Bytes(bytes) => use_it(bytes).map_err(within),
+        }
+        .map_err(|fault| fault.in_file(&*self.path))
+    }
+
+    fn open(&self) -> Result<File, Fault> {
+        // Opening a pipe would wait for somebody to write into it.
+        if !std::fs::metadata(&self.path)?.is_file() {
+            return Err(Fault::new("it is not a file"));
+        }
+        Ok(File::open(&self.path)?)
+    }
+}
+
+/// The byte of a fault in media that are a part of a file is not a byte of that file.
+fn within(mut fault: Fault) -> Fault {
+    if let Place::Byte(byte) = std::mem::take(&mut fault.place) {
+        fault.reason = format!("{} (byte {byte} of it)", fault.reason);
+    }
+    fault
 }
 
 /// Mono sound.
@@ -245,4 +278,26 @@ pub struct Span {
     pub end_seconds: f64,
     /// The word or segment.
     pub text: String,
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up has failed")]
+
+    use super::*;
+
+    #[test]
+    fn a_fault_names_the_cell_or_the_member_it_is_in() {
+        let broken = |_: &dyn ReadAt| Err::<(), _>(Fault::at_byte(7, "torn"));
+        let media = |place| Media { place, ..Media::file("shard.tar") };
+        let cell = media(MediaPlace::Bytes(vec![1])).read(broken).unwrap_err();
+        assert_eq!(cell.to_string(), "torn (byte 7 of it) (`shard.tar`)");
+        let file = Arc::new(tempfile::tempfile().unwrap());
+        let range = MediaPlace::Range { file, offset: 512, length: 9, member: "a.wav".to_owned() };
+        let member = media(range).read(broken).unwrap_err();
+        assert_eq!(member.to_string(), "torn (byte 7 of it) (member `a.wav` of `shard.tar`)");
+        let folder = tempfile::tempdir().unwrap();
+        let fault = Media::file(folder.path()).read(broken).unwrap_err();
+        assert_eq!(fault.reason, "it is not a file");
+    }
 }

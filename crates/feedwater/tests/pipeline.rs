@@ -92,6 +92,64 @@ fn the_ceiling_and_the_fail_policy_stop_the_run() {
     assert_eq!(stage, "decode");
 }
 
+/// It ended well, with a batch of nothing.
+#[test]
+fn an_epoch_of_bad_samples_alone_is_an_error_that_names_the_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let quarantine = folder.path().join("q.jsonl");
+    let run = |name: &str, files: usize, policy: Policy, world: usize| {
+        let data = folder.path().join(name);
+        fs::create_dir(&data).unwrap();
+        for number in 0..files {
+            fs::write(data.join(format!("zero{number}.wav")), b"").unwrap();
+        }
+        let mut pipeline = Pipeline::open(&data)
+            .unwrap()
+            .decode(Audio::mono(16_000))
+            .batch(Batch::of(2))
+            .shuffle(false)
+            .policy(policy.quarantine(&quarantine))
+            .ranks(world - 1, world)
+            .build()
+            .unwrap();
+        let results: Vec<_> = pipeline.epoch(0).collect();
+        let Some(Err(error)) = results.last() else { panic!("it ended well") };
+        let rows: usize = results.iter().flatten().map(feedwater::ReadyBatch::rows).sum();
+        assert_eq!(rows, 0);
+        (results.len(), error.to_string().replace(data.to_str().unwrap(), name))
+    };
+    let (results, one) = run("one", 1, Policy::skip(), 1);
+    assert_eq!(results, 1, "no empty batch comes before the error");
+    insta::assert_snapshot!(one, @"
+    the only sample failed; the first was `zero0.wav` in decode: the file is empty (byte 0 of `one/zero0.wav`)
+    hint: `feedwater inspect` on the dataset says what is wrong with it
+    ");
+    let (_, all) = run("all", 5, Policy::skip_up_to(1.0), 1);
+    assert!(all.starts_with("all 5 samples failed; the first was `zero0.wav` in decode"), "{all}");
+    // The last rank has one sample less than its share.
+    let (_, fewer) = run("fewer", 3, Policy::skip_up_to(1.0), 2);
+    assert!(fewer.starts_with("the only sample failed; the first was `zero1.wav`"), "{fewer}");
+}
+
+#[test]
+fn one_bad_sample_of_a_small_set_does_not_end_a_run_and_the_second_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    fs::create_dir(&data).unwrap();
+    fs::write(data.join("good.wav"), wav(&clip(1, 0.2), 16_000)).unwrap();
+    fs::write(data.join("zero.wav"), b"").unwrap();
+    let run = || {
+        let builder = Pipeline::open(&data).unwrap().decode(Audio::mono(16_000)).batch(Batch::of(4));
+        let policy = Policy::skip().quarantine(folder.path().join("q.jsonl"));
+        let mut pipeline = builder.policy(policy).build().unwrap();
+        pipeline.epoch(0).try_fold(0, |sum, batch| batch.map(|batch| sum + batch.rows()))
+    };
+    assert_eq!(run().unwrap(), 1);
+    fs::write(data.join("zero2.wav"), b"").unwrap();
+    let Err(error @ Error::TooManyBad { bad: 2, allowed: 1, .. }) = run() else { panic!("it went on") };
+    assert!(error.to_string().contains("q.jsonl"), "{error}");
+}
+
 #[test]
 fn a_panic_in_a_stage_is_that_samples_error() {
     let folder = tempfile::tempdir().unwrap();
@@ -482,11 +540,84 @@ fn wrong_settings_are_errors_before_anything_runs() {
     "#);
 }
 
+/// "2 of 50 samples failed … raise the ceiling", it said.
+#[test]
+fn a_pipeline_for_other_data_is_refused_when_it_is_built() {
+    let folder = tempfile::tempdir().unwrap();
+    let [sound, bare, arrays, text] = ["sound", "bare", "arrays", "text"].map(|name| {
+        let folder = folder.path().join(name);
+        fs::create_dir(&folder).unwrap();
+        folder
+    });
+    audio_folder(&sound, 4);
+    fs::write(bare.join("a.wav"), wav(&clip(1, 0.2), 16_000)).unwrap();
+    fs::write(arrays.join("a.npy"), npy(&[3, 2], 1.0)).unwrap();
+    fs::write(text.join("text.jsonl"), "{\"text\": \"a\"}\n").unwrap();
+    let message = |data: &Path, change: fn(Builder) -> Builder| {
+        let Err(error) = change(Pipeline::open(data).unwrap()).build() else { panic!("it was built") };
+        error.to_string()
+    };
+    let all = [
+        message(&arrays, |b| b.decode(Audio::mono(16_000))),
+        message(&text, |b| b.decode(Audio::mono(16_000)).tokenize(common::tokenizer())),
+        message(&arrays, |b| b.decode(Npy).log_mel(LogMel::whisper(80))),
+        message(&sound, |b| b.decode(Npy)),
+        message(&bare, |b| b.decode(Audio::mono(16_000)).tokenize(common::tokenizer())),
+        message(&sound, |b| b),
+        message(&arrays, |b| b.batch(Batch::of(2))),
+        message(&sound, |b| b.tokenize(common::tokenizer())),
+    ];
+    insta::assert_snapshot!(all.join("\n"), @"
+    `.decode(Audio::…)` wants sound (`audio`), and no sample has it: the first, `a.npy`, has `input_features`
+    hint: these are arrays: `.decode(Npy)`, without `.log_mel(…)`
+    `.decode(Audio::…)` wants sound (`audio`), and no sample has it: the first, `text.jsonl#0`, has `text`
+    hint: these are neither sound nor arrays: leave out `.decode(…)` and `.log_mel(…)`
+    `.log_mel(…)` wants sound (`audio`), and no sample has it: the first, `a.npy`, has `input_features`
+    hint: these are arrays: `.decode(Npy)`, without `.log_mel(…)`
+    `.decode(Npy)` wants arrays (`input_features`), and no sample has it: the first, `clip0000.wav`, has `audio` and `text`
+    hint: these are sound: `.decode(Audio::mono(16_000))`
+    `.tokenize(…)` wants text (`text`), and no sample has it: the first, `a.wav`, has `audio`
+    hint: put a `text` into the metadata of each sample, or leave out `.tokenize(…)`
+    nothing decodes the `audio` of the samples
+    hint: add `.decode(Audio::mono(16_000))` behind `Pipeline::open(…)`
+    nothing decodes the `input_features` of the samples
+    hint: add `.decode(Npy)` behind `Pipeline::open(…)`
+    nothing decodes the `audio` of the samples
+    hint: add `.decode(Audio::mono(16_000))` behind `Pipeline::open(…)`
+    ");
+    // What a stage of one's own makes of a sample is not known before it has.
+    let own =
+        |data: &Path, change: fn(Builder) -> Builder| change(Pipeline::open(data).unwrap()).build().is_ok();
+    assert!(own(&bare, |b| b
+        .decode(Audio::mono(16_000))
+        .map("say", |sample, _| {
+            sample.set(field::TEXT, "cq".to_owned());
+            Ok(())
+        })
+        .tokenize(common::tokenizer())));
+    // Packed blocks are made of the tokens alone.
+    assert!(own(&sound, |b| b.tokenize(common::tokenizer()).batch(Batch::packed(8, 2))));
+}
+
+#[test]
+fn one_sample_without_a_field_is_bad_and_not_the_pipeline() {
+    let folder = tempfile::tempdir().unwrap();
+    audio_folder(folder.path(), 4);
+    let metadata = folder.path().join("metadata.jsonl");
+    let mut rows: Vec<String> = fs::read_to_string(&metadata).unwrap().lines().map(str::to_owned).collect();
+    rows[0] = "{\"file_name\": \"clip0000.wav\"}".to_owned();
+    fs::write(&metadata, rows.join("\n")).unwrap();
+    let mut pipeline = everything(folder.path(), Batch::of(4)).build().unwrap();
+    assert_eq!(pipeline.epoch(0).map(|batch| batch.unwrap().rows()).sum::<usize>(), 3);
+}
+
 #[test]
 fn a_forgotten_decode_says_so() {
     let folder = tempfile::tempdir().unwrap();
     audio_folder(folder.path(), 4);
-    let mut pipeline = Pipeline::open(folder.path()).unwrap().policy(Policy::fail()).build().unwrap();
+    // Behind a stage of one's own it is found by the first sample.
+    let open = Pipeline::open(folder.path()).unwrap().map("nothing", |_, _| Ok(()));
+    let mut pipeline = open.policy(Policy::fail()).build().unwrap();
     let Some(Err(Error::Sample { fault: Fault { reason, .. }, .. })) = pipeline.epoch(0).next() else {
         panic!()
     };

@@ -291,7 +291,7 @@ fn what_is_nothing_is_said_to_be_nothing() {
     fs::write(folder.path().join("x.bin"), "x").unwrap();
     insta::assert_snapshot!(message(folder.path()), @r"
     `DIR` holds no sound, arrays, text, tar shards or Parquet tables
-    hint: known endings: wav flac mp3 ogg m4a npy jsonl txt tar parquet
+    hint: known endings: wav flac mp3 ogg oga m4a mp4 aac npy jsonl txt tar parquet; a csv or tsv table is opened by its own name, or as `metadata.csv` of its folder
     ");
     insta::assert_snapshot!(message(&folder.path().join("none")), @r"
     `DIR/none` does not exist
@@ -320,4 +320,96 @@ fn a_sample_keeps_its_fields_by_name() {
     assert_eq!(sample.text(), Some("b"));
     assert!(matches!(sample.get("score"), Some(Value::Number(score)) if (*score - 2.5).abs() < 1e-9));
     assert_eq!(sample.fields().count(), 2);
+}
+
+/// macOS writes `._clip.wav` beside `clip.wav` on disks of others: bad samples, all of them.
+#[test]
+fn hidden_files_are_no_samples() {
+    let folder = tempfile::tempdir().unwrap();
+    clips(folder.path(), &["a.wav", "._a.wav", ".cache/b.wav", "c/d.wav"]);
+    assert_eq!(all(folder.path()).keys, ["a.wav", "c/d.wav"]);
+    let only_hidden = folder.path().join(".cache");
+    assert_eq!(all(&only_hidden).keys, ["b.wav"], "what was named is not hidden");
+}
+
+/// They were left out without a word.
+#[cfg(unix)]
+#[test]
+fn a_link_to_nothing_is_a_bad_sample() {
+    let folder = tempfile::tempdir().unwrap();
+    clips(folder.path(), &["a.wav"]);
+    std::os::unix::fs::symlink("nowhere.wav", folder.path().join("b.wav")).unwrap();
+    let source = source::open(folder.path()).unwrap();
+    assert_eq!(source.len(), 2);
+    let sample = source.sample(1).unwrap();
+    let Some(Value::Media(media)) = sample.get(field::AUDIO) else { panic!("no sound") };
+    let fault = media.read(|_| Ok(())).unwrap_err();
+    assert!(fault.reason.contains("No such file"), "{fault}");
+}
+
+#[test]
+fn what_cannot_be_opened_says_what_can() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, bytes: &[u8]| {
+        let file = folder.path().join(name);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, bytes).unwrap();
+    };
+    write("opus/a.opus", b"OggS");
+    write("nothing/a.xyz", b"");
+    write("empty/metadata.jsonl", b"");
+    write("empty/a.wav", b"");
+    write("table.csv", b"file_name;text\na.wav;cq\n");
+    write("empty.csv", b"");
+    write("small.parquet", b"PAR1");
+    write("shard-0.tar", &[0; 1024]);
+    let message = |path: &str| {
+        let Err(error) = source::open(folder.path().join(path)) else { panic!("`{path}` was opened") };
+        let base = format!("{}/", folder.path().display()).replace('\\', "/");
+        error.to_string().replace('\\', "/").replace(&base, "")
+    };
+    let address = source::open("https://example.org/a.tar").err().unwrap().to_string();
+    let paths = [
+        "nowhere",
+        "opus/*.opus",
+        "x-{0..3}.wav",
+        "opus",
+        "opus/a.opus",
+        "nothing",
+        "empty",
+        "table.csv",
+        "empty.csv",
+        "small.parquet",
+        "shard-{0..1}.tar",
+    ];
+    let all: Vec<String> = paths.into_iter().map(message).chain([address]).collect();
+    insta::assert_snapshot!(all.join("\n"), @r#"
+    `nowhere` does not exist
+    hint: `feedwater generate morse --out data/morse` makes a dataset to try
+    `opus/*.opus` does not exist, and `*`, `?` and `[]` are no patterns here
+    hint: give the folder, whose files are all opened; tar shards also by a brace pattern in quotes: 'train-{000..099}.tar', '{train,valid}.tar'
+    `x-{0..3}.wav` does not exist, and only tar shards can be named by a pattern
+    hint: give the folder, whose files are all opened; tar shards also by a brace pattern in quotes: 'train-{000..099}.tar', '{train,valid}.tar'
+    `opus` holds sound as Opus, which is not supported
+    hint: convert to FLAC, WAV or MP3, for example `ffmpeg -i a.opus a.flac`
+    `opus/a.opus` is Opus, which is not supported
+    hint: convert to FLAC, WAV or MP3, for example `ffmpeg -i a.opus a.flac`
+    `nothing` holds no sound, arrays, text, tar shards or Parquet tables
+    hint: known endings: wav flac mp3 ogg oga m4a mp4 aac npy jsonl txt tar parquet; a csv or tsv table is opened by its own name, or as `metadata.csv` of its folder
+    `empty/metadata.jsonl` is not usable: the file is empty
+    hint: write a line such as {"file_name":"a.wav","text":"hello"} for each file, or delete it to open the files alone
+    `table.csv` separates its columns by `;`: `file_name;text`
+    hint: separate them by commas in a file that ends in .csv, by tabs in one that ends in .tsv
+    `empty.csv` is not usable: the table is empty, it has not even a header
+    hint: its first line names the columns, such as `file_name,text`; a line for each file follows
+    `small.parquet` is not usable: EOF: Parquet file too small. Size is 4 but need 8
+    hint: it was cut off, or is something else by that name (a Git LFS pointer, an error page): copy or download it again
+    the shard `shard-1.tar`, one of `shard-{0..1}.tar`, does not exist
+    hint: copy it there, or change the range of the pattern
+    `https://example.org/a.tar` is an address, and files must be local
+    hint: download it, and give the folder that it is in
+    "#);
+    write("tokenizer.json", b"version https://git-lfs.github.com/spec/v1\n");
+    let error = feedwater::Tokenize::file(folder.path().join("tokenizer.json")).err().unwrap().to_string();
+    assert!(error.contains("(line 1)\nhint: take the `tokenizer.json`"), "{error}");
 }

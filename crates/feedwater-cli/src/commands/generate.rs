@@ -14,7 +14,8 @@ use miette::{IntoDiagnostic, WrapErr};
 use serde_json::{Value, json};
 
 use crate::generate::folder::Folder;
-use crate::generate::{Job, Made, morse, npy, owns, text};
+use crate::generate::{Job, Made, morse, npy, owns, space, text};
+use crate::shell;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -111,26 +112,92 @@ pub(crate) fn run(options: &Options) -> miette::Result<()> {
     match &options.what {
         What::Morse { settings, common } => {
             settings.check()?;
-            make("morse", &json!(settings), &settings.flags(), common, |job| morse::generate(settings, job))
+            make(&Dataset::of("morse", settings, settings.flags(), settings.bytes()), common, |job| {
+                morse::generate(settings, job)
+            })
         }
         What::Npy { settings, common } => {
             settings.check()?;
-            make("npy", &json!(settings), &settings.flags(), common, |job| npy::generate(settings, job))
+            make(&Dataset::of("npy", settings, settings.flags(), settings.bytes()), common, |job| {
+                npy::generate(settings, job)
+            })
         }
         What::Text { settings, common } => {
             settings.check()?;
-            make("text", &json!(settings), &settings.flags(), common, |job| text::generate(settings, job))
+            make(&Dataset::of("text", settings, settings.flags(), settings.bytes()), common, |job| {
+                text::generate(settings, job)
+            })
         }
     }
 }
 
+/// A dataset with the usual settings, without a word.
+pub(crate) fn quietly(kind: &str, out: &Path) -> miette::Result<()> {
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+    let line = [std::ffi::OsStr::new("generate"), kind.as_ref(), "--out".as_ref(), out.as_os_str()];
+    let Line { options } = clap::Parser::try_parse_from(line).into_diagnostic()?;
+    match &options.what {
+        What::Morse { settings, common } => {
+            made(&Dataset::of("morse", settings, settings.flags(), settings.bytes()), common, |job| {
+                morse::generate(settings, job)
+            })
+        }
+        What::Npy { settings, common } => {
+            made(&Dataset::of("npy", settings, settings.flags(), settings.bytes()), common, |job| {
+                npy::generate(settings, job)
+            })
+        }
+        What::Text { settings, common } => {
+            made(&Dataset::of("text", settings, settings.flags(), settings.bytes()), common, |job| {
+                text::generate(settings, job)
+            })
+        }
+    }
+    .map(|_| ())
+}
+
+/// What is to be made.
+struct Dataset {
+    kind: &'static str,
+    settings: Value,
+    /// The flags that give these settings.
+    flags: String,
+    /// About how large it will be.
+    bytes: u64,
+}
+
+impl Dataset {
+    fn of(kind: &'static str, settings: &impl serde::Serialize, flags: String, bytes: u64) -> Self {
+        Self { kind, settings: json!(settings), flags, bytes }
+    }
+}
+
 fn make(
-    kind: &str,
-    settings: &Value,
-    flags: &str,
+    dataset: &Dataset,
     common: &Common,
     generate: impl FnOnce(Job<'_>) -> miette::Result<Made>,
 ) -> miette::Result<()> {
+    let (made, threads, seconds) = made(dataset, common, generate)?;
+    let kind = dataset.kind;
+    let summary = if common.json {
+        as_json(kind, &common.out, common.seed, threads, seconds, made)
+    } else {
+        as_text(kind, &common.out, common.seed, threads, seconds, &made)
+    };
+    writeln!(std::io::stdout(), "{summary}").into_diagnostic().wrap_err("could not print the summary")
+}
+
+/// Makes a dataset: what came of it, on how many threads, in how many seconds.
+fn made(
+    dataset: &Dataset,
+    common: &Common,
+    generate: impl FnOnce(Job<'_>) -> miette::Result<Made>,
+) -> miette::Result<(Made, usize, f64)> {
+    let Dataset { kind, settings, flags, bytes } = dataset;
     let threads = match common.threads {
         Some(0) => {
             return Err(miette::miette!(
@@ -143,24 +210,24 @@ fn make(
     };
     let note =
         json!({ "made_by": "feedwater generate", "kind": kind, "seed": common.seed, "settings": settings });
+    let smaller = match *kind {
+        "morse" => "--clips 200",
+        "npy" => "--samples 1000",
+        _ => "--documents 10000",
+    };
+    space::check(&common.out, *bytes, || Folder::replaceable_bytes(&common.out, owns), smaller)?;
     let folder = Folder::claim(&common.out, &note, owns, common.force)?;
     // The last part of the path only: a dataset is passed on, and the folders of its maker are nobody's
     // business.
     let name = common.out.file_name().map_or_else(|| "data".into(), |name| name.to_string_lossy());
     let command =
-        format!("feedwater generate {kind} --out {} --seed {} {flags}", shell_word(&name), common.seed);
+        format!("feedwater generate {kind} --out {} --seed {} {flags}", shell::word(&name), common.seed);
     let progress = progress_bar(kind);
     let begin = Instant::now();
     let made =
         generate(Job { folder: &folder, seed: common.seed, threads, progress: &progress, command: &command });
     progress.finish_and_clear();
-    let seconds = begin.elapsed().as_secs_f64();
-    let summary = if common.json {
-        as_json(kind, &common.out, common.seed, threads, seconds, made?)
-    } else {
-        as_text(kind, &common.out, common.seed, threads, seconds, &made?)
-    };
-    writeln!(std::io::stdout(), "{summary}").into_diagnostic().wrap_err("could not print the summary")
+    Ok((made?, threads, begin.elapsed().as_secs_f64()))
 }
 
 fn as_json(kind: &str, out: &Path, seed: u64, threads: usize, seconds: f64, made: Made) -> String {
@@ -189,12 +256,6 @@ fn progress_bar(kind: &str) -> ProgressBar {
     let style = ProgressStyle::with_template("{prefix} [{bar:40}] {pos}/{len}, {eta} left")
         .map_or_else(|_| ProgressStyle::default_bar(), |style| style.progress_chars("=> "));
     ProgressBar::new(0).with_style(style).with_prefix(kind.to_owned())
-}
-
-/// Quotes a name that a shell would take apart.
-fn shell_word(name: &str) -> String {
-    let plain = |c: char| c.is_alphanumeric() || "-_./".contains(c);
-    if name.chars().all(plain) { name.to_owned() } else { format!("'{}'", name.replace('\'', r"'\''")) }
 }
 
 #[cfg(test)]
@@ -235,6 +296,62 @@ mod tests {
         for line in [&["morse", "--wpm", "90"][..], &["npy", "--classes", "0"], &["text", "--threads", "0"]] {
             assert!(run_with(line, &out).unwrap_err().help().is_some(), "{line:?}");
             assert!(!out.exists());
+        }
+    }
+
+    /// It filled the disk, and then said so.
+    #[test]
+    fn what_cannot_fit_on_the_disk_is_refused_before_a_byte_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("new");
+        let huge = [
+            &["morse", "--clips", "10000000", "--max-seconds", "600", "--rate", "48000"][..],
+            &["npy", "--samples", "10000000", "--max-frames", "1000000"],
+            &["text", "--documents", "1000000000", "--words", "1000000"],
+        ];
+        for line in huge.iter().filter(|_| cfg!(unix)) {
+            let refusal = run_with(line, &out).unwrap_err();
+            assert!(refusal.to_string().contains("would take about"), "{refusal}");
+            assert!(refusal.help().unwrap().to_string().contains(line[1]));
+            assert!(!out.exists());
+        }
+        let most = usize::MAX.to_string();
+        let absurd = [
+            &["morse", "--clips", &most, "--long", "1"][..],
+            &["morse", "--long", &most],
+            &["npy", "--samples", &most],
+            &["text", "--documents", &most],
+        ];
+        for line in absurd {
+            let refusal = run_with(line, &out).unwrap_err();
+            assert!(refusal.to_string().contains("is above") && refusal.help().is_some(), "{refusal}");
+            assert!(!out.exists());
+        }
+    }
+
+    #[test]
+    fn the_estimated_size_is_about_what_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let lines = [
+            "morse --clips 60 --long 3",
+            "npy --samples 200",
+            "npy --samples 20 --min-frames 500 --max-frames 500",
+            "text --documents 500",
+            "text --documents 400 --words 50 --format txt",
+        ];
+        for (number, line) in lines.iter().enumerate() {
+            let out = dir.path().join(number.to_string());
+            let line: Vec<&str> = line.split(' ').collect();
+            run_with(&line, &out).unwrap();
+            let options =
+                Command::parse_from(["feedwater"].iter().chain(&line).chain(&["--out", "x"])).options;
+            let guess = match options.what {
+                What::Morse { settings, .. } => settings.bytes(),
+                What::Npy { settings, .. } => settings.bytes(),
+                What::Text { settings, .. } => settings.bytes(),
+            };
+            let ratio = guess as f64 / Folder::replaceable_bytes(&out, owns) as f64;
+            assert!((0.9..1.25).contains(&ratio), "{line:?}: {ratio}");
         }
     }
 

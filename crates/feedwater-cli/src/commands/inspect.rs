@@ -51,6 +51,7 @@ The object of --json (fields may be added while `version` is 1):
 The ids of problems:
   unreadable              a sample that a run would leave out
   duplicate-keys          a key that another sample has
+  metadata-elsewhere      bare files, with metadata a folder above or below
   missing-text            no text where others have one, or none at all (note)
   empty-text              a text without a character
   missing-label           no label where others have one, or none at all (note)

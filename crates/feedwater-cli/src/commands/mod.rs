@@ -1,6 +1,10 @@
 //! One file a verb: its options, what it does, what it prints, its tests.
 
 pub(crate) mod compare;
+pub(crate) mod advise;
+pub(crate) mod doctor;
 pub(crate) mod generate;
 pub(crate) mod inspect;
+pub(crate) mod monitor;
+pub(crate) mod profile;
 pub(crate) mod report;

@@ -167,7 +167,7 @@ pub(crate) fn with_damage(error: &feedwater_profile::Error, record: &Record) -> 
     miette::miette!("{what}{damage}{hint}")
 }
 
-fn write(path: &Path, text: &str) -> miette::Result<()> {
+pub(crate) fn write(path: &Path, text: &str) -> miette::Result<()> {
     std::fs::write(path, text).map_err(|error| miette::miette!("cannot write `{}`: {error}", path.display()))
 }
 

@@ -13,7 +13,7 @@ use super::random::{Purpose, Random};
 use super::span::Span;
 
 /// Lengths of the clips that `--long` adds: past the 30 s that Whisper takes at once.
-const LONG_SECONDS: Span = Span { low: 32.0, high: 75.0 };
+pub(crate) const LONG_SECONDS: Span = Span { low: 32.0, high: 75.0 };
 
 /// Quiet before the first and after the last key-down.
 const MARGIN_SECONDS: f64 = 0.08;

@@ -58,6 +58,28 @@ impl Folder {
         Ok(folder)
     }
 
+    /// How many bytes of an earlier run are in `root`, which a new one writes over or removes.
+    pub(crate) fn replaceable_bytes(root: &Path, owns: Owns) -> u64 {
+        if !root.join(NOTE).is_file() {
+            return 0;
+        }
+        let list = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten();
+        let size = |path: &Path| path.metadata().map_or(0, |file| file.len());
+        let mut bytes = 0;
+        for entry in list(root) {
+            let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+            if path.is_dir() {
+                let inside = list(&path).filter(|file| {
+                    owns(&format!("{name}/{}", finished_name(&file.file_name().to_string_lossy())))
+                });
+                bytes += inside.map(|file| size(&file.path())).sum::<u64>();
+            } else if owns(finished_name(&name)) {
+                bytes += size(&path);
+            }
+        }
+        bytes
+    }
+
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }

@@ -7,7 +7,7 @@
 //! or a logarithm may differ in its last bit, and with it, rarely, a sample by one step of 16 bits.)
 //!
 //! Read in this order: [`random`] (numbers), [`span`] (settings that are ranges), [`folder`] (what may be
-//! written where), [`parallel`] (all cores, fixed order), then the three datasets.
+//! written where), [`space`] (whether it fits), [`parallel`] (all cores, fixed order), then the three datasets.
 
 pub(crate) mod channel;
 pub(crate) mod clip;
@@ -20,6 +20,7 @@ pub(crate) mod parallel;
 pub(crate) mod prose;
 pub(crate) mod radio;
 pub(crate) mod random;
+pub(crate) mod space;
 pub(crate) mod span;
 pub(crate) mod text;
 pub(crate) mod wav;
@@ -52,7 +53,8 @@ pub(crate) fn human_bytes(bytes: u64) -> String {
         0..1_000 => return format!("{bytes} bytes"),
         1_000..1_000_000 => ("kB", 1e3),
         1_000_000..1_000_000_000 => ("MB", 1e6),
-        _ => ("GB", 1e9),
+        1_000_000_000..1_000_000_000_000 => ("GB", 1e9),
+        _ => ("TB", 1e12),
     };
     format!("{:.1} {unit}", bytes as f64 / scale)
 }

@@ -8,9 +8,9 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::channel::Workspace;
-use super::clip::{clip, rounded};
-use super::span::{Span, parse_share};
-use super::{Job, Made, folder, human_bytes, parallel, wav};
+use super::clip::{LONG_SECONDS, clip, rounded};
+use super::span::{Span, parse_number, parse_share};
+use super::{Job, Made, folder, human_bytes, parallel, space, wav};
 
 // What a clip may be. (Not a doc comment: clap would print it as the description of the command.)
 #[derive(Debug, Clone, clap::Args, Serialize)]
@@ -19,10 +19,10 @@ pub(crate) struct Settings {
     #[arg(long, default_value_t = 200)]
     pub(crate) clips: usize,
     /// Length of the shortest clip
-    #[arg(long, alias = "min_seconds", default_value_t = 2.0, value_name = "SECONDS")]
+    #[arg(long, alias = "min_seconds", default_value_t = 2.0, value_parser = parse_number, value_name = "SECONDS")]
     pub(crate) min_seconds: f64,
     /// Length of the longest clip
-    #[arg(long, alias = "max_seconds", default_value_t = 12.0, value_name = "SECONDS")]
+    #[arg(long, alias = "max_seconds", default_value_t = 12.0, value_parser = parse_number, value_name = "SECONDS")]
     pub(crate) max_seconds: f64,
     /// Add N clips of 32 to 75 seconds, to see chunking at work
     #[arg(long, default_value_t = 0, value_name = "N")]
@@ -66,9 +66,21 @@ pub(crate) struct Settings {
 
 impl Settings {
     pub(crate) fn check(&self) -> miette::Result<()> {
-        if self.clips + self.long == 0 {
+        if self.clips == 0 && self.long == 0 {
             return Err(miette::miette!(help = "for example --clips 200", "there would be no clips"));
         }
+        for (flag, count) in [("--clips", self.clips), ("--long", self.long)] {
+            if count > space::MOST_FILES {
+                return Err(miette::miette!(
+                    help = format!("for example {flag} 200"),
+                    "`{flag} {count}` is above {}",
+                    space::MOST_FILES
+                ));
+            }
+        }
+        let seconds = Span { low: 1.0, high: 600.0 };
+        Span { low: self.min_seconds, high: self.min_seconds }.within(seconds, "--min-seconds")?;
+        Span { low: self.max_seconds, high: self.max_seconds }.within(seconds, "--max-seconds")?;
         if self.min_seconds > self.max_seconds {
             return Err(miette::miette!(
                 help = format!(
@@ -80,13 +92,23 @@ impl Settings {
                 self.max_seconds
             ));
         }
-        let seconds = Span { low: 1.0, high: 600.0 };
-        Span { low: self.min_seconds, high: self.min_seconds }.within(seconds, "--min-seconds")?;
-        Span { low: self.max_seconds, high: self.max_seconds }.within(seconds, "--max-seconds")?;
         let rate = f64::from(self.rate);
         Span { low: rate, high: rate }.within(Span { low: 8000.0, high: 48_000.0 }, "--rate")?;
         self.wpm.within(Span { low: 5.0, high: 40.0 }, "--wpm")?;
         self.snr_db.within(Span { low: -20.0, high: 60.0 }, "--snr-db")
+    }
+
+    /// About what it takes on disk: the files, and a line of metadata for each.
+    pub(crate) fn bytes(&self) -> u64 {
+        /// What the words of a second of keying and their times take as JSON.
+        const LINE_BYTES_A_SECOND: f64 = 40.0;
+        let clips = |count: usize, seconds: Span| {
+            let seconds = f64::midpoint(seconds.low, seconds.high);
+            let file = space::on_disk(wav::HEADER as f64 + seconds * f64::from(self.rate) * 2.0);
+            count as f64 * (file + 150.0 + seconds * LINE_BYTES_A_SECOND)
+        };
+        let usual = Span { low: self.min_seconds, high: self.max_seconds };
+        (clips(self.clips, usual) + clips(self.long, LONG_SECONDS)) as u64
     }
 
     /// The flags that give these settings.

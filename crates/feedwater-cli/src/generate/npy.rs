@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::random::{Purpose, Random};
-use super::{Job, Made, human_bytes, parallel};
+use super::{Job, Made, human_bytes, parallel, space};
 
 /// Bins of a frame.
 pub(crate) const BINS: usize = 128;
@@ -45,6 +45,14 @@ impl Settings {
                 "there would be no samples"
             ));
         }
+        if self.samples > space::MOST_FILES {
+            return Err(miette::miette!(
+                help = "for example --samples 1000",
+                "`--samples {}` is above {}",
+                self.samples,
+                space::MOST_FILES
+            ));
+        }
         if self.classes > 1000 {
             return Err(miette::miette!(
                 help = "for example --classes 8",
@@ -61,6 +69,22 @@ impl Settings {
             ));
         }
         Ok(())
+    }
+
+    /// About what it takes on disk.
+    pub(crate) fn bytes(&self) -> u64 {
+        let (median, deviation) = self.lognormal();
+        // The mean of a lognormal; that the longest are cut off makes it a little less.
+        let frames = (median * (deviation * deviation / 2.0).exp()).min(self.max_frames as f64);
+        let file = space::on_disk(128.0 + frames * (BINS * size_of::<f32>()) as f64);
+        (self.samples as f64 * file) as u64
+    }
+
+    /// Of the lengths: the median at two fifths of the way (in ratios), the longest 2.5 deviations above it.
+    fn lognormal(&self) -> (f64, f64) {
+        let (low, high) = (self.min_frames as f64, self.max_frames as f64);
+        let median = low * (high / low).powf(0.4);
+        (median, (high / median).ln() / 2.5)
     }
 
     pub(crate) fn flags(&self) -> String {
@@ -130,12 +154,10 @@ fn spectrum(random: &mut Random) -> [f32; BINS] {
     })
 }
 
-/// A lognormal length: the median at two fifths of the way (in ratios), the longest 2.5 deviations above it.
-/// Lengths outside of the range are drawn again, so that no spike stands at its ends.
+/// A lognormal length. Lengths outside of the range are drawn again, so that no spike stands at its ends.
 fn frames(settings: &Settings, random: &mut Random) -> usize {
     let (low, high) = (settings.min_frames as f64, settings.max_frames as f64);
-    let median = low * (high / low).powf(0.4);
-    let deviation = (high / median).ln() / 2.5;
+    let (median, deviation) = settings.lognormal();
     for _ in 0..32 {
         let length = median * (deviation * random.normal()).exp();
         if (low..=high).contains(&length) {

@@ -27,12 +27,9 @@ impl Span {
         if self.low >= legal.low && self.high <= legal.high {
             return Ok(());
         }
+        let near = |value: f64| value.clamp(legal.low, legal.high);
         Err(miette::miette!(
-            help = format!(
-                "for example {flag} {}..{}",
-                self.low.clamp(legal.low, legal.high),
-                self.high.clamp(legal.low, legal.high)
-            ),
+            help = format!("for example {flag} {}", Self { low: near(self.low), high: near(self.high) }),
             "`{flag} {self}` is outside of {legal}"
         ))
     }
@@ -69,6 +66,12 @@ impl fmt::Display for Span {
     }
 }
 
+/// A number, and not what else a float can be.
+pub(crate) fn parse_number(text: &str) -> Result<f64, String> {
+    let number = text.trim().parse::<f64>().ok().filter(|value| value.is_finite());
+    number.ok_or_else(|| "a number is wanted, such as 2.5".to_owned())
+}
+
 /// A share of something, 0 to 1.
 pub(crate) fn parse_share(text: &str) -> Result<f64, String> {
     match text.trim().parse::<f64>() {
@@ -92,11 +95,27 @@ mod tests {
         assert_eq!("5..=9".parse(), Ok(Span { low: 5.0, high: 9.0 }));
     }
 
+    /// It said `--rate 8000..8000` where `--rate` takes one number.
+    #[test]
+    fn the_example_has_the_form_of_what_was_typed() {
+        let legal = Span { low: 5.0, high: 40.0 };
+        let hint = |text: &str| {
+            let refusal = text.parse::<Span>().unwrap().within(legal, "--wpm").unwrap_err();
+            refusal.help().unwrap().to_string()
+        };
+        assert_eq!(hint("3"), "for example --wpm 5");
+        assert_eq!(hint("3..50"), "for example --wpm 5..40");
+    }
+
     #[test]
     fn nonsense_is_refused_with_what_to_write_instead() {
         assert!("30..15".parse::<Span>().unwrap_err().contains("15..30"));
         for text in ["", "..", "a..b", "1..", "nan", "1..inf"] {
             assert!(text.parse::<Span>().is_err(), "{text}");
+        }
+        assert_eq!(parse_number("2.5"), Ok(2.5));
+        for text in ["nan", "inf", "-inf", "two"] {
+            assert!(parse_number(text).is_err(), "{text}");
         }
         assert!(parse_share("20").unwrap_err().contains("0.2"));
         assert!(parse_share("-0.1").is_err());

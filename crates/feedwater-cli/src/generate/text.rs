@@ -12,6 +12,9 @@ use super::random::{Purpose, Random};
 use super::span::Span;
 use super::{Job, Made, folder, human_bytes, parallel};
 
+/// More than anybody reads, and less than where numbers run over.
+const MOST_DOCUMENTS: usize = 1_000_000_000;
+
 // How much. (Not a doc comment: clap would print it as the description of the command.)
 #[derive(Debug, Clone, clap::Args, Serialize)]
 pub(crate) struct Settings {
@@ -57,7 +60,24 @@ impl Settings {
                 "there would be no documents"
             ));
         }
+        if self.documents > MOST_DOCUMENTS {
+            return Err(miette::miette!(
+                help = "for example --documents 10000",
+                "`--documents {}` is above {MOST_DOCUMENTS}",
+                self.documents
+            ));
+        }
         self.words.within(Span { low: 1.0, high: 1_000_000.0 }, "--words")
+    }
+
+    /// About what it takes on disk.
+    pub(crate) fn bytes(&self) -> u64 {
+        /// A word and the space behind it.
+        const WORD_BYTES: f64 = 5.8;
+        let Span { low, high } = self.words;
+        // The mean of a log-uniform number.
+        let words = if high > low { (high - low) / (high / low).ln() } else { low };
+        (self.documents as f64 * (30.0 + words * WORD_BYTES)) as u64
     }
 
     pub(crate) fn flags(&self) -> String {

@@ -4,7 +4,7 @@
 //! ours may map it without decoding.
 
 /// Length of the header: RIFF, `fmt ` and the head of `data`.
-const HEADER: usize = 44;
+pub(crate) const HEADER: usize = 44;
 
 /// Encodes samples (full scale is ±1) into `file`, which is cleared first. Louder samples are clipped, as a
 /// sound card would.

@@ -2,14 +2,12 @@
 //!
 //! The judgement is the pipeline's own: a sample that is refused here would leave a hole in a batch.
 
-use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use feedwater::decode::{self, AudioInfo, Decoder, Limits, Window};
-use feedwater::error::Place;
-use feedwater::read::{ReadAt, Section};
-use feedwater::sample::{Media, MediaPlace};
+use feedwater::read::ReadAt;
+use feedwater::sample::Media;
 use feedwater::source::Source;
 use feedwater::{Fault, Sample, Value, field};
 use serde::Serialize;
@@ -108,7 +106,7 @@ impl<'a> Looker<'a> {
     }
 
     fn sound(&mut self, media: &Media, look: &mut Look) -> Result<(), Fault> {
-        let (info, seconds) = with_bytes(media, |input| {
+        let (info, seconds) = media.read(|input| {
             let info = probe(input)?;
             let seconds = window_seconds(&info, media.window)?;
             if self.decode {
@@ -125,7 +123,7 @@ impl<'a> Looker<'a> {
     }
 
     fn array(&mut self, media: &Media, look: &mut Look) -> Result<(), Fault> {
-        let shape = with_bytes(media, |input| {
+        let shape = media.read(|input| {
             let shape = decode::npy_shape(input)?;
             if self.decode {
                 let limits = Limits::default();
@@ -168,27 +166,6 @@ fn window_seconds(info: &AudioInfo, window: Option<Window>) -> Result<f64, Fault
     Ok(length_seconds.min(seconds - start_seconds))
 }
 
-/// Runs `use_it` on the bytes of some media, wherever they are; a fault is given their name.
-fn with_bytes<T>(media: &Media, use_it: impl FnOnce(&dyn ReadAt) -> Result<T, Fault>) -> Result<T, Fault> {
-    match &media.place {
-        MediaPlace::File => File::open(&media.path).map_err(Fault::from).and_then(|file| use_it(&file)),
-        MediaPlace::Range { file, offset, length, member } => {
-            use_it(&Section::new(&**file, *offset, *length))
-                .map_err(|fault| Fault { place: Place::Member(member.clone()), ..within(fault) })
-        }
-        MediaPlace::Bytes(bytes) => use_it(bytes).map_err(within),
-    }
-    .map_err(|fault| fault.in_file(&*media.path))
-}
-
-/// The byte of a fault in media that are a part of a file is not a byte of that file.
-fn within(mut fault: Fault) -> Fault {
-    if let Place::Byte(byte) = std::mem::take(&mut fault.place) {
-        fault.reason = format!("{} (byte {byte} of it)", fault.reason);
-    }
-    fault
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -206,17 +183,5 @@ mod tests {
             window(10.0, 1.0),
             Err("the window starts at 10.000 s, but the file ends at 10.000 s".into())
         );
-    }
-
-    #[test]
-    fn a_fault_names_the_cell_or_the_member_it_is_in() {
-        let broken = |_: &dyn ReadAt| Err::<(), _>(Fault::at_byte(7, "torn"));
-        let media = |place| Media { place, ..Media::file("shard.tar") };
-        let cell = with_bytes(&media(MediaPlace::Bytes(vec![1])), broken).unwrap_err();
-        assert_eq!(cell.to_string(), "torn (byte 7 of it) (`shard.tar`)");
-        let file = std::sync::Arc::new(tempfile::tempfile().unwrap());
-        let range = MediaPlace::Range { file, offset: 512, length: 9, member: "a.wav".to_owned() };
-        let member = with_bytes(&media(range), broken).unwrap_err();
-        assert_eq!(member.to_string(), "torn (byte 7 of it) (member `a.wav` of `shard.tar`)");
     }
 }

@@ -13,6 +13,7 @@ use super::tally::{Cases, Example, MOST_EXAMPLES, Tally, Values, shape_text};
 pub(crate) enum Id {
     Unreadable,
     DuplicateKeys,
+    MetadataElsewhere,
     MissingText,
     EmptyText,
     MissingLabel,
@@ -31,6 +32,7 @@ impl Id {
         match self {
             Self::Unreadable => "unreadable",
             Self::DuplicateKeys => "duplicate-keys",
+            Self::MetadataElsewhere => "metadata-elsewhere",
             Self::MissingText => "missing-text",
             Self::EmptyText => "empty-text",
             Self::MissingLabel => "missing-label",
@@ -75,6 +77,7 @@ pub(crate) fn judge(tally: &mut Tally, content: Content) -> Vec<Problem> {
     for (id, cases) in std::mem::take(&mut tally.cases) {
         if let Some((severity, what, hint)) = sentence(id, cases.count, tally, content) {
             let Cases { count, examples } = cases;
+            let hint = if id == Id::Unreadable { repair(&examples) } else { hint };
             // Where no sample at all has a text or a label, a list of them says nothing.
             let none_at_all = severity == Severity::Note && matches!(id, Id::MissingText | Id::MissingLabel);
             let examples = if none_at_all { Vec::new() } else { examples };
@@ -158,6 +161,36 @@ fn mixed<T: Ord>(
     Some(Problem { id, severity, count, what, examples, hint: hint.to_owned() })
 }
 
+/// What helps against samples that cannot be read: in the metadata it is a line that is wrong, elsewhere a file.
+fn repair(examples: &[Example]) -> &'static str {
+    let lines = examples.iter().filter(|example| is_line(example)).count();
+    if lines == 0 {
+        "put whole files in their place or take them out; a run leaves them out and lists them in `quarantine.jsonl`"
+    } else if lines == examples.len() {
+        "put the lines right or take them out; a run leaves them out and lists them in `quarantine.jsonl`"
+    } else {
+        "put the lines right and whole files in place of the others, or take them out; a run leaves them out and lists \
+         them in `quarantine.jsonl`"
+    }
+}
+
+fn is_line(example: &Example) -> bool {
+    example.place.as_ref().is_some_and(|place| place.starts_with("line "))
+}
+
+/// What a run makes of so many bad samples: its usual policy goes on up to 1 %, rounded up to whole samples.
+fn ceiling(count: u64, share: f64, looked_at: u64, samples: u64) -> String {
+    let allowed = samples.div_ceil(100);
+    let plural = if allowed == 1 { "" } else { "s" };
+    if count == looked_at && looked_at == samples {
+        "; a run ends with an error".to_owned()
+    } else if (share * samples as f64).round() as u64 > allowed {
+        format!("; a run stops above {allowed} sample{plural}, 1 % rounded up")
+    } else {
+        String::new()
+    }
+}
+
 /// How bad it is, what it is and what helps; nothing where it is no problem in this dataset.
 fn sentence(id: Id, count: u64, tally: &Tally, content: Content) -> Option<(Severity, String, &'static str)> {
     let looked_at = tally.looked_at;
@@ -165,14 +198,9 @@ fn sentence(id: Id, count: u64, tally: &Tally, content: Content) -> Option<(Seve
     let of = format!("{count} of {looked_at} samples");
     Some(match id {
         Id::Unreadable => {
-            let ceiling = if count * 100 > looked_at { "; a run stops above 1 %" } else { "" };
-            let share = count as f64 / looked_at as f64 * 100.0;
-            (
-                Severity::Error,
-                format!("{of} cannot be read ({share:.2} %{ceiling})"),
-                "put whole files in their place or take them out; a run leaves them out and lists them in \
-                 `quarantine.jsonl`",
-            )
+            let share = count as f64 / looked_at as f64;
+            let ceiling = ceiling(count, share, looked_at, tally.samples);
+            (Severity::Error, format!("{of} cannot be read ({:.2} %{ceiling})", share * 100.0), "")
         }
         Id::DuplicateKeys => (
             Severity::Error,

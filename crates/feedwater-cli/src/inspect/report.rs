@@ -6,11 +6,13 @@ use std::time::Duration;
 use feedwater::source::{Kind, Source};
 use serde::Serialize;
 
+use super::elsewhere::Elsewhere;
 use super::lengths::Lengths;
 use super::look::Content;
 use super::problems::{Problem, Severity, judge};
 use super::scan::{Plan, scan};
 use super::tally::Values;
+use crate::shell;
 
 /// The answer. Fields may be added; those that are there keep their names and meanings as long as `version` is 1.
 #[derive(Debug, Serialize)]
@@ -64,7 +66,11 @@ impl Report {
         let content = Content::ALL.into_iter().filter(|c| count(c) > 0).rev().max_by_key(count);
         // Where nothing could be read, the kind says what was expected.
         let expected = if source.kind() == Kind::Text { Content::Text } else { Content::Sound };
-        let problems = judge(&mut tally, content.unwrap_or(expected));
+        let mut problems = judge(&mut tally, content.unwrap_or(expected));
+        let elsewhere = Elsewhere::find(path, source.kind());
+        if let Some(elsewhere) = &elsewhere {
+            elsewhere.tell(source.len(), &mut problems);
+        }
         let lengths = content.and_then(|c| Lengths::of(c, tally.lengths.remove(&c)?));
         let scale = source.len() as f64 / tally.looked_at as f64;
         let sound = lengths.as_ref().filter(|_| content == Some(Content::Sound));
@@ -88,7 +94,10 @@ impl Report {
             channels: counted(tally.channels),
             shapes: counted(tally.shapes),
             classes: classes(source.classes(), &tally.labels),
-            next: next(path, &problems, content, limited, plan.decode),
+            next: elsewhere.map_or_else(
+                || next(path, &problems, content, limited, plan.decode),
+                |elsewhere| elsewhere.command(),
+            ),
             problems,
             took: begin.elapsed(),
         }
@@ -123,29 +132,20 @@ fn classes(names: &[String], labels: &std::collections::BTreeMap<u64, u64>) -> V
     numbers.into_iter().map(|(label, count)| Counted { value: format!("{label}"), count }).collect()
 }
 
-/// A command to go on with: first see all that is wrong, then look at all samples, then use them.
+/// A command to go on with: see all of it, put it right and look again, then use it.
 fn next(path: &Path, problems: &[Problem], content: Option<Content>, limited: bool, decoded: bool) -> String {
-    let path = shell_word(&path.to_string_lossy());
+    let path = shell::word(&path.to_string_lossy());
+    let errors = problems.iter().any(|problem| problem.severity == Severity::Error);
     let decode = if decoded { " --decode" } else { "" };
-    if problems.iter().any(|problem| problem.severity == Severity::Error) {
-        format!("feedwater inspect {path}{decode} --json")
-    } else if limited {
-        format!("feedwater inspect {path}{decode}")
-    } else if content == Some(Content::Sound) {
-        format!("cargo run --release -p feedwater --example batches -- {path}")
-    } else if content == Some(Content::Arrays) && !decoded {
-        format!("feedwater inspect {path} --decode")
-    } else {
-        format!("feedwater inspect {path}{decode} --json")
-    }
-}
-
-/// Quotes a path that a shell would take apart.
-fn shell_word(path: &str) -> String {
-    let plain = |c: char| c.is_alphanumeric() || "-_./".contains(c);
-    if !path.is_empty() && path.chars().all(plain) {
-        path.to_owned()
-    } else {
-        format!("'{}'", path.replace('\'', r"'\''"))
+    match content {
+        _ if limited => format!("feedwater inspect {path}{decode}"),
+        // What is behind the headers may be wrong, too: it is better known before anything is repaired.
+        None | Some(Content::Sound | Content::Arrays) if errors => {
+            format!("feedwater inspect {path} --decode")
+        }
+        _ if errors => format!("feedwater inspect {path}"),
+        Some(Content::Sound) => format!("cargo run --release --example batches -- {path}"),
+        Some(Content::Arrays) if !decoded => format!("feedwater inspect {path} --decode"),
+        _ => format!("feedwater profile {path}"),
     }
 }

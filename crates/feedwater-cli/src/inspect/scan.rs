@@ -56,6 +56,7 @@ pub(crate) fn scan(source: &dyn Source, plan: Plan) -> Tally {
         }
     };
     let mut sum = Tally::default();
+    sum.samples = total;
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads.min(count)).map(|_| scope.spawn(work)).collect();
         for worker in workers {

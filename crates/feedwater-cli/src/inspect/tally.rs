@@ -103,6 +103,8 @@ impl<T: Ord> Values<T> {
 /// The sums.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
+    /// How many there are.
+    pub(crate) samples: u64,
     pub(crate) looked_at: u64,
     pub(crate) lengths: BTreeMap<Content, Vec<f64>>,
     pub(crate) cases: BTreeMap<Id, Cases>,

@@ -96,7 +96,8 @@ fn texts(report: &Report) -> Option<String> {
         all if all == report.looked_at => "all with word or segment times".to_owned(),
         some => format!("{some} with word or segment times"),
     };
-    Some(format!("{} transcripts, {times}", report.with_text))
+    let plural = if report.with_text == 1 { "" } else { "s" };
+    Some(format!("{} transcript{plural}, {times}", report.with_text))
 }
 
 fn classes(classes: &[Counted<String>]) -> String {
@@ -121,19 +122,20 @@ fn verdict(report: &Report) -> String {
     }
 }
 
-struct Page {
-    out: String,
-    width: usize,
+/// Lines with a label each, wrapped. Other commands print with it too.
+pub(crate) struct Page {
+    pub(crate) out: String,
+    pub(crate) width: usize,
 }
 
 impl Page {
-    fn line(&mut self, label: &str, text: &str) {
+    pub(crate) fn line(&mut self, label: &str, text: &str) {
         let head = format!("{label:<INDENT$}");
         self.wrapped(&head, INDENT, text);
     }
 
     /// Words behind `head`, and below it as far to the right as `indent`.
-    fn wrapped(&mut self, head: &str, indent: usize, text: &str) {
+    pub(crate) fn wrapped(&mut self, head: &str, indent: usize, text: &str) {
         let mut line = head.to_owned();
         let mut used = head.chars().count();
         let mut empty = true;

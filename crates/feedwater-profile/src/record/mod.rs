@@ -16,7 +16,9 @@
 //! Lines of a kind that is not known are left alone, and so are fields: both are how this version grows. What changes the
 //! meaning of something gets a new version, and a reader refuses versions that it does not know.
 
+mod announce;
 mod check;
+mod follow;
 mod read;
 mod write;
 
@@ -24,10 +26,15 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use announce::{Announcement, FOLDER_VARIABLE, live_runs};
+pub use follow::Follow;
 pub use write::Recorder;
 
 /// The version that is written here.
 pub const VERSION: u32 = 1;
+
+/// Samples of a batch that are recorded one by one.
+pub const SLOWEST: usize = 4;
 
 /// A run, as its file says.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -201,9 +208,8 @@ pub struct Input {
     /// The sample that the step waited for, and the stage that it spent the most time in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waited_for: Option<Blame>,
-    /// The sample of this batch that took the longest.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub slowest: Option<Blame>,
+    /// The samples of this batch that took the longest, the longest first; [`SLOWEST`] of them at most.
+    pub slowest: Vec<Blame>,
     /// Batches that were ready when this one was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready: Option<u64>,
@@ -227,6 +233,9 @@ pub struct Blame {
     /// The time of all its stages.
     #[serde(default)]
     pub nanos: u64,
+    /// Of it, how long the worker had no core.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub queued_nanos: u64,
 }
 
 /// How a device did at a moment.
@@ -290,7 +299,9 @@ impl Input {
             (a, b) => a.or(b),
         };
         self.waited_for = longer(self.waited_for.take(), other.waited_for);
-        self.slowest = longer(self.slowest.take(), other.slowest);
+        self.slowest.extend(other.slowest);
+        self.slowest.sort_by_key(|slow| std::cmp::Reverse(slow.nanos));
+        self.slowest.truncate(SLOWEST);
         self.bytes += other.bytes;
         self.padding_bytes += other.padding_bytes;
         self.padding_to_longest_bytes += other.padding_to_longest_bytes;

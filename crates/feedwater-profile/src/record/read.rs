@@ -12,15 +12,17 @@ use std::{
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{DeviceSample, End, Head, Record, Step, VERSION, check};
+use super::{DeviceSample, End, Head, Record, SLOWEST, Step, VERSION, check};
 use crate::error::{Error, Result};
 
 /// No line of a record is longer. A file without line ends must not be read into memory whole.
-const LONGEST_LINE: usize = 4 << 20;
+pub(super) const LONGEST_LINE: usize = 4 << 20;
 /// More steps than this are thinned by whoever wrote them, or the file is not what it says.
 const MOST_STEPS: usize = 4_000_000;
 /// A year, in nanoseconds: no step is longer.
 const LONGEST_STEP: u64 = 31_536_000_000_000_000;
+/// What to do with a file that is none.
+const WRITE_ONE: &str = "`feedwater profile DATA --record run.jsonl` writes one";
 /// What is told of damage, at most.
 const MOST_DAMAGE: usize = 20;
 
@@ -38,27 +40,11 @@ impl Record {
     }
 
     fn read(mut input: impl BufRead) -> Result<Self, Problem> {
-        const WRITE_ONE: &str = "`feedwater profile DATA --record run.jsonl` writes one";
         let mut line = Vec::new();
         let Line::Whole = next_line(&mut input, &mut line)? else {
             return Err(Problem::Not("its first line is not a line of JSON".to_owned(), WRITE_ONE));
         };
-        let head: Value = serde_json::from_slice(&line)
-            .map_err(|error| Problem::Not(format!("its first line is not JSON: {error}"), WRITE_ONE))?;
-        if head.get("record").and_then(Value::as_str) != Some("feedwater") {
-            return Err(Problem::Not("its first line does not say that it is one".to_owned(), WRITE_ONE));
-        }
-        // The version before the rest: what a later version wrote may not even have the shape that is known here.
-        match head.get("version").and_then(Value::as_u64) {
-            Some(version) if version == u64::from(VERSION) => {}
-            Some(version) => {
-                let reason = format!("it has version {version}, and this program knows version {VERSION}");
-                return Err(Problem::Not(reason, "use a newer feedwater"));
-            }
-            None => return Err(Problem::Not("it has no version".to_owned(), WRITE_ONE)),
-        }
-        let head: Head = serde_json::from_value(head)
-            .map_err(|error| Problem::Not(format!("its first line is wrong: {error}"), WRITE_ONE))?;
+        let head = head(&line)?;
         let mut record = Self { run: head.run, ..Self::default() };
         record.damage = check::run(&mut record.run);
         let mut number = 1_u64;
@@ -90,7 +76,7 @@ impl Record {
     }
 
     /// Takes a line in. What it is follows from its first field.
-    fn take(&mut self, line: &[u8]) -> Result<(), String> {
+    pub(super) fn take(&mut self, line: &[u8]) -> Result<(), String> {
         fn of<'de, T: Deserialize<'de>>(value: impl serde::Deserializer<'de>) -> Result<T, String> {
             T::deserialize(value).map_err(|_| "has a field of the wrong type, or lacks one".to_owned())
         }
@@ -117,7 +103,10 @@ impl Record {
         }
     }
 
-    fn take_step(&mut self, step: Step) -> Result<(), String> {
+    fn take_step(&mut self, mut step: Step) -> Result<(), String> {
+        if let Some(input) = &mut step.input {
+            input.slowest.truncate(SLOWEST);
+        }
         let parts =
             [step.wait_nanos, step.copy_nanos, step.compute_nanos, step.optimizer_nanos, step.sync_nanos];
         if step.wall_nanos == 0
@@ -140,7 +129,28 @@ impl Record {
     }
 }
 
-enum Problem {
+/// The first line of a record.
+pub(super) fn head(line: &[u8]) -> Result<Head, Problem> {
+    let head: Value = serde_json::from_slice(line)
+        .map_err(|error| Problem::Not(format!("its first line is not JSON: {error}"), WRITE_ONE))?;
+    if head.get("record").and_then(Value::as_str) != Some("feedwater") {
+        return Err(Problem::Not("its first line does not say that it is one".to_owned(), WRITE_ONE));
+    }
+    // The version before the rest: what a later version wrote may not even have the shape that is known here.
+    match head.get("version").and_then(Value::as_u64) {
+        Some(version) if version == u64::from(VERSION) => {}
+        Some(version) => {
+            let reason = format!("it has version {version}, and this program knows version {VERSION}");
+            return Err(Problem::Not(reason, "use a newer feedwater"));
+        }
+        None => return Err(Problem::Not("it has no version".to_owned(), WRITE_ONE)),
+    }
+    serde_json::from_value(head)
+        .map_err(|error| Problem::Not(format!("its first line is wrong: {error}"), WRITE_ONE))
+}
+
+#[derive(Debug)]
+pub(super) enum Problem {
     Io(std::io::Error),
     Not(String, &'static str),
 }

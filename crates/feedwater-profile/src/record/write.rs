@@ -9,7 +9,7 @@ use std::{
 
 use serde::Serialize;
 
-use super::{DeviceSample, End, Head, Run, Step, VERSION};
+use super::{DeviceSample, End, Head, Run, Step, VERSION, announce::Held};
 use crate::error::{Error, Result};
 
 /// How much of a run a kill may cost.
@@ -23,12 +23,27 @@ pub struct Recorder {
     began: Instant,
     flushed: Instant,
     overhead: Duration,
+    /// Says to whoever watches that this run is going on, until this is dropped.
+    announced: Option<Held>,
 }
 
 impl Recorder {
-    /// Begins a record. What was at `path` is replaced.
+    /// Begins a record, and announces the run to `feedwater monitor`. What was at `path` is replaced.
     pub fn create(path: impl AsRef<Path>, run: &Run) -> Result<Self> {
-        let path = path.as_ref().to_owned();
+        let mut recorder = Self::begin(path.as_ref(), run)?;
+        recorder.announced = Held::announce(&recorder.path, run);
+        Ok(recorder)
+    }
+
+    /// The same, with the announcement in a folder of the caller's, as `FEEDWATER_RUNS_DIR` would name it.
+    pub fn create_announced_in(path: impl AsRef<Path>, run: &Run, folder: impl AsRef<Path>) -> Result<Self> {
+        let mut recorder = Self::begin(path.as_ref(), run)?;
+        recorder.announced = Held::announce_in(folder.as_ref(), &recorder.path, run);
+        Ok(recorder)
+    }
+
+    fn begin(path: &Path, run: &Run) -> Result<Self> {
+        let path = path.to_owned();
         let file = File::create(&path).map_err(|source| Error::Write { path: path.clone(), source })?;
         let began = Instant::now();
         let mut recorder = Self {
@@ -38,8 +53,11 @@ impl Recorder {
             began,
             flushed: began,
             overhead: Duration::ZERO,
+            announced: None,
         };
         recorder.write(&Head { record: "feedwater".to_owned(), version: VERSION, run: run.clone() })?;
+        // So that there is a first line for whoever looks at once.
+        recorder.flush()?;
         Ok(recorder)
     }
 
@@ -72,6 +90,11 @@ impl Recorder {
         self.write(&Line {
             end: End { wall_nanos: self.began.elapsed().as_nanos() as u64, overhead_nanos },
         })?;
+        self.flush()
+    }
+
+    /// Lets readers see all that was added. It happens by itself every second or so, as steps are added.
+    pub fn flush(&mut self) -> Result<()> {
         self.file.flush().map_err(|source| Error::Write { path: self.path.clone(), source })
     }
 

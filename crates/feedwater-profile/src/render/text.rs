@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
+use super::{ranked, wrapped};
 use crate::{
-    diagnosis::{Boundness, Confidence, Diagnosis},
+    diagnosis::{Boundness, Change, Confidence, Diagnosis, Finding},
     rules::millis,
-    what_if::Prediction,
     worth::Decision,
 };
 
@@ -39,14 +39,13 @@ fn verdict(d: &Diagnosis, out: &mut Screen) {
         Confidence::Medium => "medium",
         Confidence::Low => "low",
     };
-    let busy = d.busy_percent.map(|_| format!("   {}", d.target.words())).unwrap_or_default();
-    out.line("VERDICT", &format!("{}{busy}   confidence {sure} ({} steps)", d.headline, d.steps));
+    let target = d.busy_percent.map(|_| format!(" · {}", d.target.words())).unwrap_or_default();
+    out.line("VERDICT", &format!("{}{target} · confidence {sure} ({} steps)", d.headline, d.steps));
     let pace = format!("{:.1} steps/s, {:.0} samples/s", d.steps_per_second, d.samples_per_second);
     match (d.busy_percent, d.ceiling_steps_per_second) {
-        (Some(busy), Some((ceiling, spread))) => out.line(
-            "busy",
-            &format!("{busy:.0} %   {pace}, of a ceiling of {ceiling:.1} ± {spread:.1} steps/s"),
-        ),
+        (Some(busy), Some((ceiling, spread))) => {
+            out.line("busy", &format!("{busy:.0} %   {pace}; ceiling {ceiling:.1} ± {spread:.1} steps/s"))
+        }
         _ => out.line("pace", &format!("{pace} (no accelerator: as fast as the input goes)")),
     }
     let idle: f64 = d.idle_nanos.iter().map(|(_, nanos)| nanos).sum();
@@ -81,28 +80,22 @@ fn verdict(d: &Diagnosis, out: &mut Screen) {
     }
 }
 
-/// The changes, each once; the best first. Returns how many.
+/// The changes that can be felt; the others are in the full report. Returns how many.
 fn fixes(d: &Diagnosis, out: &mut Screen) -> usize {
-    let mut seen: Vec<&str> = Vec::new();
-    let mut changes: Vec<_> = d
-        .findings
-        .iter()
-        .flat_map(|finding| finding.changes.iter().map(move |change| (finding, change)))
-        .filter(|(_, change)| {
-            let new = !seen.contains(&change.setting.as_str());
-            seen.push(&change.setting);
-            new
-        })
-        .collect();
-    let saves = |predicted: Option<Prediction>| predicted.map_or(0.0, |predicted| predicted.saves_nanos);
-    changes.sort_by(|a, b| saves(b.1.predicted).total_cmp(&saves(a.1.predicted)));
+    let felt = |(finding, change): &(&Finding, &Change)| {
+        let gains = change.predicted.is_none_or(|p| p.saves_nanos > 0.02 * d.mean.wall_nanos);
+        gains && (finding.idle_nanos > 0.0 || change.predicted.is_some())
+    };
+    let changes: Vec<_> = ranked(d).into_iter().filter(felt).collect();
     let shown = changes.len().min(4);
     for (number, (_, change)) in changes.into_iter().take(shown).enumerate() {
         let brings = change
             .predicted
             .map(|p| format!("   → {:.1} steps/s [{:.1}–{:.1}]", p.steps_per_second, p.low, p.high));
         out.line(&format!("FIX {}", number + 1), &format!("{}{}", change.what, brings.unwrap_or_default()));
-        out.line("", &change.setting);
+        if change.setting.trim_start_matches('-') != change.what {
+            out.line("", &change.setting);
+        }
     }
     if let Some(first) = d.findings.first()
         && !first.no_help.is_empty()
@@ -166,6 +159,13 @@ fn minutes(minutes: f64) -> String {
     }
 }
 
+/// A line as the verdict has them, for what stands around it.
+pub fn line(label: &str, text: &str, colour: Colour) -> String {
+    let mut screen = Screen { text: String::new(), colour };
+    screen.line(label, text);
+    screen.text
+}
+
 struct Screen {
     text: String,
     colour: Colour,
@@ -183,27 +183,4 @@ impl Screen {
             label = " ".repeat(INDENT);
         }
     }
-}
-
-/// Breaks at spaces. What has no space is left whole.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    // Runs of spaces are kept inside a line: they set columns apart.
-    for word in text.split_inclusive(' ') {
-        let line = lines.last().map_or(0, |line| line.chars().count());
-        if line > 0 && line + word.trim_end().chars().count() > width {
-            lines.push(String::new());
-        }
-        if let Some(last) = lines.last_mut()
-            && !(last.is_empty() && lines_begin(word))
-        {
-            last.push_str(word);
-        }
-    }
-    lines
-}
-
-/// Whether a word is nothing but the space after another.
-fn lines_begin(word: &str) -> bool {
-    word == " "
 }

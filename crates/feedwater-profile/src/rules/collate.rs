@@ -15,10 +15,10 @@ pub(super) fn find(facts: &Facts<'_>) -> Option<Finding> {
     facts.propose(
         &mut finding.changes,
         "pad to the longest",
-        "--pad longest".to_owned(),
+        "--pad-longest".to_owned(),
         &Wish::PadToLongest,
     );
-    facts.propose(&mut finding.changes, "half precision", "--dtype f16".to_owned(), &Wish::HalfPrecision);
+    facts.propose(&mut finding.changes, "half precision", "--half".to_owned(), &Wish::HalfPrecision);
     "pad to the longest of a batch and profile again".clone_into(&mut finding.confirm);
     finding.no_help = vec!["a faster disk", "a faster decoder"];
     Some(finding)

@@ -25,7 +25,8 @@ pub(super) fn find(facts: &Facts<'_>) -> Option<Finding> {
     finding
         .evidence
         .push(format!("workers stood ready without a core for {:.0} % of their time", 100.0 * share));
-    finding.evidence.push(format!("{threads} threads on {cores:.1} usable cores"));
+    let plural = if threads == 1 { "" } else { "s" };
+    finding.evidence.push(format!("{threads} thread{plural} on {cores} usable cores"));
     if let Some(quota) = facts.record.run.host.quota_cores {
         finding.evidence.push(format!("the container may use {quota:.1} cores"));
     }

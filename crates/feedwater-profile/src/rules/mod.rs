@@ -144,8 +144,12 @@ impl Facts<'_> {
 
     /// Features made once.
     fn cache(&self) -> Vec<Change> {
+        let (what, setting) = match self.record.run.settings.task.as_deref() {
+            Some("text") => ("tokenize once, train from the ids", "save the ids of each document as .npy"),
+            _ => ("make features once, train from them", "save each clip's features as .npy: `--task npy`"),
+        };
         let mut changes = Vec::new();
-        self.propose(&mut changes, "cache features", "--cache".to_owned(), &Wish::Cache);
+        self.propose(&mut changes, what, setting.to_owned(), &Wish::Cache);
         changes
     }
 

@@ -33,7 +33,7 @@ pub(super) fn find(facts: &Facts<'_>) -> Option<Finding> {
     if padding - needed > 0.1 * bytes {
         finding.changes.push(Change {
             what: "pad to the longest (where the model takes any length)".to_owned(),
-            setting: "--pad longest".to_owned(),
+            setting: "--pad-longest".to_owned(),
             predicted,
         });
     }

@@ -21,7 +21,8 @@ pub(super) fn find(facts: &Facts<'_>) -> Option<Finding> {
         return None;
     }
     let mut finding = facts.finding("threads", "too few threads", Kind::Circumstance, saves);
-    finding.evidence.push(format!("{threads} threads, and {cores} cores that may be used"));
+    let plural = if threads == 1 { "" } else { "s" };
+    finding.evidence.push(format!("{threads} thread{plural}, and {cores} cores that may be used"));
     finding.changes = facts.more_hands();
     finding.confirm = format!("feedwater profile DATA --threads {cores}");
     finding.no_help = vec!["a larger batch", "pinned memory"];

@@ -2,7 +2,7 @@
 //!
 //! **What it sees.** The device that prepares data and the one that trains are connected through the processor.
 //! **Why it costs.** Every batch crosses the host's memory, and on two sockets the link between them.
-//! **How to confirm.** `feedwater doctor` shows the links; PIX and PXB are near, PHB, NODE and SYS are not.
+//! **How to confirm.** `feedwater doctor` shows the links; PIX to PHB are near, NODE and SYS are not.
 //! **What to change.** Slots under one switch; or one device for both.
 
 use crate::diagnosis::{Change, Facts, Finding, Kind};
@@ -12,7 +12,7 @@ pub(super) fn find(facts: &Facts<'_>) -> Option<Finding> {
     let role = |role: &str| devices.iter().find(|device| device.role.as_deref() == Some(role));
     let (data, model) = (role("data")?, role("model")?);
     let link = data.links.get(&model.index)?;
-    if !matches!(link.as_str(), "PHB" | "NODE" | "SYS") {
+    if !matches!(link.as_str(), "NODE" | "SYS") {
         return None;
     }
     let mut finding = facts.finding(

@@ -8,7 +8,7 @@
 use std::{cmp::Reverse, collections::BinaryHeap, fmt::Write as _};
 
 use feedwater_profile::record::{
-    Blame, Device, DeviceSample, End, Host, Input, Record, Run, Settings, Step, VERSION,
+    Blame, Device, DeviceSample, End, Host, Input, Record, Run, SLOWEST, Settings, Step, VERSION,
 };
 use serde_json::json;
 
@@ -210,6 +210,10 @@ pub fn simulate(case: &Case) -> Record {
     record
 }
 
+fn blame(sample: u64, stage: &str, nanos: u64) -> Blame {
+    Blame { key: format!("clip{sample:05}.mp3"), stage: stage.to_owned(), nanos, queued_nanos: 0 }
+}
+
 fn make(
     case: &Case,
     random: &mut Random,
@@ -219,6 +223,7 @@ fn make(
 ) -> Batch {
     let mut input = Input::default();
     let mut slowest = Blame::default();
+    let mut named = Vec::new();
     let mut samples: Vec<f64> = Vec::new();
     for _ in 0..case.rows {
         let mut total = 0;
@@ -237,9 +242,9 @@ fn make(
             most = most.max((nanos, *stage));
         }
         if total > slowest.nanos {
-            slowest =
-                Blame { key: format!("clip{:05}.mp3", *sample), stage: most.1.to_owned(), nanos: total };
+            slowest = blame(*sample, most.1, total);
         }
+        named.push(blame(*sample, most.1, total));
         samples.push(total as f64);
         *sample += 1;
     }
@@ -248,7 +253,9 @@ fn make(
     input.padding_bytes = input.bytes / 3;
     input.padding_to_longest_bytes = input.bytes / 12;
     input.read_bytes = case.rows * 48_000;
-    input.slowest = Some(slowest.clone());
+    named.sort_by_key(|blame| Reverse(blame.nanos));
+    named.truncate(SLOWEST);
+    input.slowest = named;
     samples.sort_by(|a, b| b.total_cmp(a));
     let mut ready = room;
     for nanos in samples {
@@ -331,7 +338,7 @@ pub fn disguise(record: &mut Record) {
     let evil = || EVIL.to_owned();
     for step in &mut record.steps {
         if let Some(input) = &mut step.input {
-            for blame in [&mut input.waited_for, &mut input.slowest].into_iter().flatten() {
+            for blame in input.waited_for.iter_mut().chain(&mut input.slowest) {
                 blame.key = format!("{EVIL}{}{}", "k".repeat(300), blame.key);
                 blame.stage = evil();
             }

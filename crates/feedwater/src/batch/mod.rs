@@ -1,4 +1,4 @@
-//! Who travels together, and in what form? Settings of batches; [`collate`] writes samples into rows, [`pack`] fills
+//! Who travels together, and in what form? Settings of batches; `collate` writes samples into rows, `pack` fills
 //! blocks with documents.
 
 use std::borrow::Cow;

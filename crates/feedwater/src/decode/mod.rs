@@ -32,8 +32,8 @@ use std::{
 
 pub use npy::{npy, npy_shape};
 pub use plan::{AudioInfo, Limits, Window};
+pub(crate) use stage::DecodeStage;
 pub use stage::{Audio, Decode, Npy};
-pub(crate) use stage::{DecodeStage, with_bytes};
 
 use crate::{
     error::Fault,

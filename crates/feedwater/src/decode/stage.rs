@@ -1,13 +1,12 @@
 //! Decoding as a stage: media that were located become sound or an array.
 
-use std::{fs::File, path::Path, time::Duration};
+use std::time::Duration;
 
 use super::{Decoder, Limits, npy};
 use crate::{
-    error::{Error, Fault, Place, Result},
+    error::{Error, Fault, Result},
     pipeline::{Context, Pool, Stage},
-    read::{ReadAt, Section},
-    sample::{Media, MediaPlace, Sample, Tensor, Value, Waveform, field},
+    sample::{Media, Sample, Tensor, Value, Waveform, field},
 };
 
 /// How sound is wanted.
@@ -53,36 +52,6 @@ impl From<Npy> for Decode {
     }
 }
 
-/// Runs `use_it` on the bytes of some media, wherever they are.
-pub(crate) fn with_bytes<T>(
-    media: &Media,
-    use_it: impl FnOnce(&dyn ReadAt) -> Result<T, Fault>,
-) -> Result<T, Fault> {
-    let name = |fault: Fault, path: &Path| fault.in_file(path);
-    match &media.place {
-        MediaPlace::File => {
-            // Opening a pipe would wait for somebody to write into it.
-            let metadata = std::fs::metadata(&media.path).map_err(|error| name(error.into(), &media.path))?;
-            if !metadata.is_file() {
-                return Err(name(Fault::new("it is not a file"), &media.path));
-            }
-            let file = File::open(&media.path).map_err(|error| name(error.into(), &media.path))?;
-            use_it(&file).map_err(|fault| name(fault, &media.path))
-        }
-        MediaPlace::Range { file, offset, length, member } => {
-            use_it(&Section::new(&**file, *offset, *length)).map_err(|fault| {
-                let reason = if let Place::Byte(byte) = fault.place {
-                    format!("{} (byte {byte} of it)", fault.reason)
-                } else {
-                    fault.reason
-                };
-                Fault { path: Some(media.path.to_path_buf()), place: Place::Member(member.clone()), reason }
-            })
-        }
-        MediaPlace::Bytes(bytes) => use_it(&bytes.as_slice()).map_err(|fault| name(fault, &media.path)),
-    }
-}
-
 pub(crate) struct DecodeStage {
     decode: Decode,
     limits: Limits,
@@ -106,7 +75,7 @@ impl DecodeStage {
     fn audio(&self, rate: Option<u32>, media: &Media, context: &mut Context) -> Result<Waveform, Fault> {
         let mut decoder = self.decoders.take();
         let mut samples = context.floats();
-        let decoded = with_bytes(media, |input| {
+        let decoded = media.read(|input| {
             decoder.audio(input, rate, media.window, &self.limits, context.cancelled(), &mut samples)
         });
         let times = decoder.take_times();
@@ -120,7 +89,7 @@ impl DecodeStage {
     fn npy(&self, media: &Media, context: &Context) -> Result<Tensor, Fault> {
         let mut bytes = self.bytes.take();
         let (mut data, mut shape) = (context.floats(), Vec::new());
-        let decoded = with_bytes(media, |input| npy(input, &self.limits, &mut data, &mut shape, &mut bytes));
+        let decoded = media.read(|input| npy(input, &self.limits, &mut data, &mut shape, &mut bytes));
         self.bytes.give(bytes);
         decoded?;
         if shape.is_empty() {

@@ -6,6 +6,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
     epoch::Pipeline,
+    needs::{self, Need},
     plan::{Cursor, Grouping, Measure, Plan},
     policy::Policy,
     report::Meter,
@@ -91,6 +92,9 @@ pub struct Builder {
     chunk: Option<Chunk>,
     tokenizer: Option<Arc<Tokenize>>,
     log_mel: Option<LogMel>,
+    /// What the samples must bring along, as far as it is known: behind a stage of somebody else's it is not.
+    needs: Vec<Need>,
+    opaque: bool,
     batch: Batch,
     shuffle: bool,
     seed: u64,
@@ -121,6 +125,8 @@ impl Pipeline {
             chunk: None,
             tokenizer: None,
             log_mel: None,
+            needs: Vec::new(),
+            opaque: false,
             batch: Batch::of(1),
             shuffle: true,
             seed: 0,
@@ -140,9 +146,14 @@ impl Pipeline {
 
 impl Builder {
     /// Decodes sound (`Audio::mono(16_000)`) or arrays (`Npy`).
-    pub fn decode(self, decode: impl Into<Decode>) -> Self {
-        match decode::DecodeStage::new(decode.into()) {
-            Ok(stage) => self.stage(stage),
+    pub fn decode(mut self, decode: impl Into<Decode>) -> Self {
+        let decode = decode.into();
+        self.need(match decode {
+            Decode::Audio(_) => Need::Sound,
+            Decode::Npy => Need::Array,
+        });
+        match decode::DecodeStage::new(decode) {
+            Ok(stage) => self.push(stage),
             Err(error) => self.wrong(error),
         }
     }
@@ -174,8 +185,9 @@ impl Builder {
     /// Sound to log-mel features.
     pub fn log_mel(mut self, log_mel: LogMel) -> Self {
         self.log_mel = Some(log_mel.clone());
+        self.need(Need::SoundForLogMel);
         match log_mel.build() {
-            Ok(stage) => self.stage(stage),
+            Ok(stage) => self.push(stage),
             Err(error) => self.wrong(error),
         }
     }
@@ -191,6 +203,7 @@ impl Builder {
         // Beside sound or features, text is what the model is to say; alone, it is what the model reads.
         let decodes = self.steps.iter().any(|stage| stage.name() == "decode");
         let default = if decodes { field::LABELS } else { field::INPUT_IDS };
+        self.need(Need::Text);
         let tokenize = Arc::new(tokenize.settle(default));
         self.steps.push(tokenize.clone());
         self.tokenizer = Some(tokenize);
@@ -207,8 +220,21 @@ impl Builder {
 
     /// Any stage.
     pub fn stage(mut self, stage: impl Stage + 'static) -> Self {
+        // It may make fields, or take them away.
+        self.opaque = true;
+        self.push(stage)
+    }
+
+    /// A stage of this crate.
+    fn push(mut self, stage: impl Stage + 'static) -> Self {
         self.steps.push(Arc::new(stage));
         self
+    }
+
+    fn need(&mut self, need: Need) {
+        if !self.opaque {
+            self.needs.push(need);
+        }
     }
 
     /// How samples travel together.
@@ -284,7 +310,7 @@ impl Builder {
 
     fn checked(self, checked: Result<()>, stage: impl Stage + 'static) -> Self {
         match checked {
-            Ok(()) => self.stage(stage),
+            Ok(()) => self.push(stage),
             Err(error) => self.wrong(error),
         }
     }
@@ -343,6 +369,8 @@ impl Builder {
                 "make the batch smaller, or leave out `.drop_last()`",
             ));
         }
+        // Packed blocks take the tokens of a sample and leave the rest.
+        needs::check(&*source, &self.needs, self.opaque || packed.is_some())?;
         let state = State {
             version: state::VERSION,
             fingerprint: format!("{fingerprint:032x}"),
@@ -475,10 +503,9 @@ fn measure(source: Arc<dyn Source>, tokenizer: Option<Arc<Tokenize>>, most_frame
                 let frames = (seconds * LogMel::FRAMES_PER_SECOND).ceil() as u64;
                 most_frames.map_or(frames, |most| frames.min(most as u64))
             }
-            (_, Some(Value::Media(media))) => decode::with_bytes(media, npy_shape)
-                .ok()
-                .and_then(|shape| shape.first().copied())
-                .unwrap_or(0) as u64,
+            (_, Some(Value::Media(media))) => {
+                media.read(npy_shape).ok().and_then(|shape| shape.first().copied()).unwrap_or(0) as u64
+            }
             _ => {
                 let text = sample.text().unwrap_or_default();
                 tokenizer

@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use feedwater_profile::record::{Blame, Input};
+use feedwater_profile::record::{Blame, Input, SLOWEST};
 
 use super::{
     build::Flow,
@@ -107,16 +107,19 @@ struct Spent {
     /// By stage.
     nanos: Vec<u64>,
     read_bytes: u64,
-    slowest: Slowest,
+    /// The longest first.
+    slowest: [Slowest; SLOWEST],
 }
 
-/// The sample that took the longest.
+/// A sample that took long.
 #[derive(Default, Clone, Copy)]
 struct Slowest {
     nanos: u64,
     row: usize,
     /// The stage that it spent the most time in.
     stage: usize,
+    /// How long its worker had no core.
+    queued_nanos: u64,
 }
 
 impl Spent {
@@ -127,9 +130,17 @@ impl Spent {
             *sum += std::mem::take(nanos);
         }
         self.read_bytes += std::mem::take(&mut other.read_bytes);
-        let slowest = std::mem::take(&mut other.slowest);
-        if slowest.nanos > self.slowest.nanos {
-            self.slowest = slowest;
+        for slowest in std::mem::take(&mut other.slowest) {
+            self.sample(slowest);
+        }
+    }
+
+    /// Notes a sample if it is one of the slowest.
+    fn sample(&mut self, mut sample: Slowest) {
+        for place in &mut self.slowest {
+            if sample.nanos > place.nanos {
+                std::mem::swap(place, &mut sample);
+            }
         }
     }
 }
@@ -305,12 +316,12 @@ impl Shared {
                 let row = unit.order[at] as usize;
                 desk.unit.store(unit.number, Ordering::Relaxed);
                 desk.row.store(row, Ordering::Relaxed);
-                let slowest = self.sample(&unit, row, (desk, meter), &mut context, &mut spent);
+                let slowest =
+                    self.sample(&unit, row, (desk, meter), &mut context, &mut spent, &mut scheduled);
                 desk.since.store(0, Ordering::Relaxed);
                 if at + 1 == to {
                     // Before the last of the run is counted off: whoever finishes the step must find it all there.
                     lock(&unit.spent).add(&mut spent);
-                    scheduled.note(meter);
                 }
                 if unit.left.fetch_sub(1, Ordering::AcqRel) == 1 {
                     let began = Instant::now();
@@ -450,6 +461,7 @@ impl Shared {
         (desk, meter): (&Desk, &Meter),
         context: &mut Context,
         spent: &mut Spent,
+        scheduled: &mut Scheduled,
     ) -> usize {
         let flow = &*self.flow;
         let index = unit.samples[row];
@@ -459,10 +471,9 @@ impl Shared {
         let outcome = catch_unwind(AssertUnwindSafe(|| self.stages(unit, row, index, context, &mut clock)));
         let result = outcome.unwrap_or_else(|panic| Err(said(&*panic)));
         let slowest = clock.slowest.0;
-        let nanos = clock.last.duration_since(began).as_nanos() as u64;
-        if nanos > spent.slowest.nanos {
-            spent.slowest = Slowest { nanos, row, stage: slowest };
-        }
+        let done = clock.last;
+        let nanos = done.duration_since(began).as_nanos() as u64;
+        spent.sample(Slowest { nanos, row, stage: slowest, queued_nanos: scheduled.note(meter, done) });
         let mut rows = lock(&unit.rows);
         match result {
             Ok(sample) => rows.samples[row] = Some(sample),
@@ -520,9 +531,13 @@ impl Shared {
         for (name, nanos) in flow.names.iter().zip(&spent.nanos) {
             *input.work_nanos.entry((*name).to_owned()).or_default() += nanos;
         }
-        let Slowest { nanos, row, stage } = spent.slowest;
-        input.slowest =
-            (nanos > 0).then(|| Blame { key: key(row), stage: flow.names[stage].to_owned(), nanos });
+        let blame = |slow: Slowest| Blame {
+            key: key(slow.row),
+            stage: flow.names[slow.stage].to_owned(),
+            nanos: slow.nanos,
+            queued_nanos: slow.queued_nanos,
+        };
+        input.slowest = spent.slowest.into_iter().filter(|slow| slow.nanos > 0).map(blame).collect();
         let filling = unit.filling.write().unwrap_or_else(PoisonError::into_inner).take();
         let mut documents = Vec::new();
         let mut batch = None;

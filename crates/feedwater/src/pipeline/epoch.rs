@@ -61,6 +61,7 @@ impl Pipeline {
             self.engine = None;
             self.state = State { epoch, at: Cursor::default(), bad: 0, consumed: 0, ..self.state.clone() };
         }
+        self.quarantine.begin_epoch(self.state.at != Cursor::default());
         self.restored = false;
         let packer = self.flow.packed.map(|(length, blocks)| Packing {
             packer: Packer::new(length, blocks as usize, self.state.at.within as usize),
@@ -154,6 +155,8 @@ impl Pipeline {
         } else {
             self.flow.world as u64
         });
+        let travel = finished.batch.iter().flat_map(|batch| &batch.valid).filter(|valid| **valid).count();
+        self.quarantine.note_good((travel + finished.documents.len()) as u64);
         for bad in &finished.bad {
             self.state.bad += 1;
             self.consumed.bad += 1;
@@ -169,7 +172,8 @@ impl Pipeline {
         if !taken.waited.is_zero() {
             let (key, stage) = &taken.finished.last;
             let nanos = taken.waited.as_nanos() as u64;
-            input.waited_for = Some(Blame { key: key.clone(), stage: (*stage).to_owned(), nanos });
+            input.waited_for =
+                Some(Blame { key: key.clone(), stage: (*stage).to_owned(), nanos, queued_nanos: 0 });
         }
         if let Some(now) = report::scheduled(&self.flow.meters) {
             let last = std::mem::replace(&mut self.consumed.scheduled, now);
@@ -189,9 +193,11 @@ impl Pipeline {
         self.consumed.last = Some(Instant::now());
     }
 
-    fn end_epoch(&mut self) {
+    fn end_epoch(&mut self) -> Result<()> {
+        self.quarantine.end_epoch(self.state.bad)?;
         let epoch = self.state.epoch + 1;
         self.state = State { epoch, at: Cursor::default(), bad: 0, consumed: 0, ..self.state.clone() };
+        Ok(())
     }
 }
 
@@ -243,7 +249,7 @@ impl Epoch<'_> {
         let wait_nanos = taken.waited.as_nanos() as u64;
         let Taken { step, finished: Finished { batch, .. }, .. } = taken;
         let (Some(step), Some(mut batch)) = (step, batch) else {
-            self.pipeline.end_epoch();
+            self.pipeline.end_epoch()?;
             return Ok(None);
         };
         (batch.input, batch.wait_nanos) = (input, wait_nanos);
@@ -268,7 +274,7 @@ impl Epoch<'_> {
         }
         let dropped = flow.plan.drop_last && !packing.packer.is_full();
         if packing.packer.is_empty() || dropped {
-            self.pipeline.end_epoch();
+            self.pipeline.end_epoch()?;
             return Ok(None);
         }
         let step = self.pipeline.state.at.step;

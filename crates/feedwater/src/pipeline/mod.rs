@@ -1,9 +1,10 @@
-//! Who drives it? The driver: which samples when ([`order`], [`plan`]), by whom ([`engine`]), to whom ([`epoch`]), where
-//! it is ([`state`]), what went wrong ([`policy`]) and where the time went ([`report`]).
+//! Who drives it? The driver: how it is put together (`build`, `needs`), which samples when (`order`, `plan`), by whom
+//! (`engine`), to whom (`epoch`), where it is (`state`), what went wrong (`policy`) and where the time went (`report`).
 
 mod build;
 mod engine;
 mod epoch;
+mod needs;
 mod order;
 mod plan;
 mod policy;

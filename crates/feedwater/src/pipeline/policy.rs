@@ -21,11 +21,14 @@ pub struct Policy {
 
 impl Policy {
     /// Leave a hole, count it, write it down; stop when more than 1 % of an epoch's samples are bad.
+    ///
+    /// The ceiling is rounded up to whole samples: one bad sample of a small set does not end a run, the second of a
+    /// hundred does. An epoch in which every sample is bad is an error whatever the ceiling.
     pub fn skip() -> Self {
         Self::skip_up_to(0.01)
     }
 
-    /// The same with another ceiling, as a share of an epoch's samples.
+    /// The same with another ceiling, as a share of an epoch's samples. 0 allows none.
     pub fn skip_up_to(ceiling: f64) -> Self {
         Self { skip: true, ceiling, quarantine: PathBuf::from("quarantine.jsonl") }
     }
@@ -70,6 +73,10 @@ pub(crate) struct Quarantine {
     /// `quarantine.jsonl`, or one for each rank.
     file: PathBuf,
     written: HashSet<String>,
+    /// The first of this epoch.
+    first: Option<BadSample>,
+    /// Samples of this epoch that were good, or that came before this run went on with it.
+    good: u64,
 }
 
 /// What is written down of a bad sample: a line of `quarantine.jsonl`.
@@ -99,7 +106,27 @@ impl Quarantine {
         } else {
             policy.quarantine.clone()
         };
-        Self { policy, file, written: HashSet::new() }
+        Self { policy, file, written: HashSet::new(), first: None, good: 0 }
+    }
+
+    /// An epoch begins. `entered`: in its midst, so that it is not known what came before.
+    pub(crate) fn begin_epoch(&mut self, entered: bool) {
+        (self.first, self.good) = (None, u64::from(entered));
+    }
+
+    /// Takes note of good samples.
+    pub(crate) fn note_good(&mut self, samples: u64) {
+        self.good += samples;
+    }
+
+    /// Refuses an epoch in which nothing was good.
+    pub(crate) fn end_epoch(&self, bad: u64) -> Result<()> {
+        match &self.first {
+            Some(BadSample { key, stage, fault }) if self.good == 0 => {
+                Err(Error::AllBad { bad, key: key.clone(), stage, fault: Box::new(fault.clone()) })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Takes note of a bad sample, the `bad`-th of this epoch of `epoch_samples`.
@@ -118,6 +145,11 @@ impl Quarantine {
         if self.written.insert(key.clone()) {
             self.write(sample, at).map_err(|source| Error::Write { path: self.file.clone(), source })?;
         }
+        self.first.get_or_insert_with(|| sample.clone());
+        if bad >= epoch_samples {
+            // Before a batch without a row is handed out.
+            self.end_epoch(bad)?;
+        }
         let allowed = (self.policy.ceiling * epoch_samples as f64).ceil() as u64;
         if bad > allowed {
             return Err(Error::TooManyBad {
@@ -127,6 +159,7 @@ impl Quarantine {
                 key,
                 stage,
                 fault: Box::new(fault),
+                list: self.file.clone(),
             });
         }
         Ok(())

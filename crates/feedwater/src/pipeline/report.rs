@@ -183,17 +183,19 @@ impl Scheduled {
         Some((numbers.next()?, numbers.next()?))
     }
 
-    /// Adds what came since the last look to the worker's counters.
-    pub(crate) fn note(&mut self, meter: &Meter) {
-        if self.file.is_none() || self.read.elapsed() < LOOK_EVERY {
-            return;
+    /// Adds what came since the last look to the worker's counters, and says how much of it was without a core. Looks
+    /// after every sample that took long, so that its share is known.
+    pub(crate) fn note(&mut self, meter: &Meter, at: Instant) -> u64 {
+        if self.file.is_none() || at.saturating_duration_since(self.read) < LOOK_EVERY {
+            return 0;
         }
-        self.read = Instant::now();
-        if let Some(now) = self.look() {
-            meter.cpu_nanos.fetch_add(now.0.saturating_sub(self.last.0), Relaxed);
-            meter.queued_nanos.fetch_add(now.1.saturating_sub(self.last.1), Relaxed);
-            self.last = now;
-        }
+        self.read = at;
+        let Some(now) = self.look() else { return 0 };
+        let queued = now.1.saturating_sub(self.last.1);
+        meter.cpu_nanos.fetch_add(now.0.saturating_sub(self.last.0), Relaxed);
+        meter.queued_nanos.fetch_add(queued, Relaxed);
+        self.last = now;
+        queued
     }
 }
 

@@ -38,7 +38,12 @@ impl Files {
             if kind == Kind::Npy { |file| ending(file) == "npy" } else { is_audio };
         let mut found = Vec::new();
         for file in files_below(path, wanted)? {
-            let size = file.metadata().map_err(|error| Error::read(&file, error))?.len();
+            let size = match file.metadata() {
+                Ok(metadata) => metadata.len(),
+                // A link to nothing.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => 0,
+                Err(error) => return Err(Error::read(&file, error)),
+            };
             let name = file.strip_prefix(path).unwrap_or(&file);
             // The key is the same on every system.
             found.push((name.to_string_lossy().replace('\\', "/"), size));

@@ -105,18 +105,28 @@ pub const AUDIO_ENDINGS: [&str; 8] = ["wav", "flac", "mp3", "ogg", "oga", "m4a",
 /// samples would be lost without a word.
 pub(crate) fn files_below(folder: &Path, wanted: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
-    for entry in walkdir::WalkDir::new(folder).sort_by_file_name() {
+    for entry in walk(folder) {
         let entry = entry.map_err(|error| {
             let at = error.path().unwrap_or(folder).to_owned();
             Error::read(at, error.into_io_error().unwrap_or_else(|| std::io::Error::other("a loop of links")))
         })?;
-        // A link to a file is one: that is how Hugging Face's cache is laid out.
-        let kind = entry.file_type();
-        if (kind.is_file() || kind.is_symlink() && entry.path().is_file()) && wanted(entry.path()) {
+        // A link to a file is one: that is how Hugging Face's cache is laid out. A link to nothing is a file that is
+        // missing, and is found to be when its turn comes.
+        let (kind, path) = (entry.file_type(), entry.path());
+        let is_file = kind.is_file() || kind.is_symlink() && (path.is_file() || !path.exists());
+        if is_file && wanted(path) {
             files.push(entry.into_path());
         }
     }
     Ok(files)
+}
+
+/// What is below a folder, sorted, without what is hidden: `._clip.wav`, which macOS writes beside `clip.wav`, is no sound.
+fn walk(folder: &Path) -> impl Iterator<Item = walkdir::Result<walkdir::DirEntry>> {
+    let hidden = |entry: &walkdir::DirEntry| {
+        entry.depth() > 0 && entry.file_name().as_encoded_bytes().starts_with(b".")
+    };
+    walkdir::WalkDir::new(folder).sort_by_file_name().into_iter().filter_entry(move |entry| !hidden(entry))
 }
 
 pub(crate) fn ending(path: &Path) -> String {

@@ -40,6 +40,10 @@ const KEPT_GROUPS: usize = 12;
 /// A row group that is said to be larger than this is refused.
 const MAX_GROUP_BYTES: i64 = 4 << 30;
 
+/// What is usually the matter with a table that has no footer.
+const UNREADABLE: &str = "it was cut off, or is something else by that name (a Git LFS pointer, an error page): copy or \
+                          download it again";
+
 /// Parquet tables.
 pub struct Parquet {
     files: Vec<TableFile>,
@@ -97,7 +101,7 @@ impl Parquet {
             // What a writer notes about its own memory (views, dictionaries) is of no use here: text is text.
             let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
             let metadata = isolated(|| ArrowReaderMetadata::load(&file, options))
-                .map_err(|fault| Error::dataset(&path, fault))?;
+                .map_err(|fault| Error::dataset_hint(&path, fault, UNREADABLE))?;
             let columns = columns(&path, &metadata)?;
             let name = path.strip_prefix(base).unwrap_or(&path).to_string_lossy().into_owned();
             hasher.update(name.as_bytes());

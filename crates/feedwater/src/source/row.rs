@@ -109,9 +109,10 @@ impl Style {
     /// CSV or TSV; the first record is the header. Only CSV has quotes: Common Voice's tables use none.
     pub(super) fn csv(lines: &Lines, separator: u8) -> Result<Self> {
         if lines.is_empty() {
-            return Err(Error::dataset(
+            return Err(Error::dataset_hint(
                 lines.path(),
                 Fault::new("the table is empty, it has not even a header"),
+                "its first line names the columns, such as `file_name,text`; a line for each file follows",
             ));
         }
         let mut bytes = Vec::new();
@@ -120,6 +121,13 @@ impl Style {
         let header = cells(&bytes, separator, quoted)
             .map_err(|reason| Error::dataset(lines.path(), Fault::at_line(1, reason)))?;
         let names: Vec<&str> = header.iter().map(str::trim).collect();
+        if let ([only], Some(other)) = (names.as_slice(), other_separator(&names)) {
+            let name = if other == '\t' { "tabs".to_owned() } else { format!("`{other}`") };
+            return Err(Error::config_hint(
+                format!("`{}` separates its columns by {name}: `{only}`", lines.path().display()),
+                "separate them by commas in a file that ends in .csv, by tabs in one that ends in .tsv",
+            ));
+        }
         let columns = Columns::among(&names).checked(lines.path(), &names)?;
         Ok(Self::Csv { separator, quoted, columns: names.iter().map(|name| columns.role(name)).collect() })
     }
@@ -175,6 +183,16 @@ impl Row {
     }
 }
 
+/// What the columns seem to be separated by, where the header is one cell.
+fn other_separator(names: &[&str]) -> Option<char> {
+    let [only] = names else { return None };
+    let known = |separator: &char| {
+        let parts: Vec<&str> = only.split(*separator).map(|part| part.trim().trim_matches('"')).collect();
+        parts.len() > 1 && parts.iter().any(|part| role_of(part).is_some())
+    };
+    [';', '\t', ',', '|'].into_iter().find(known)
+}
+
 /// A number. `nan` and `inf` would parse, but nothing in a table is that long or of that class.
 pub(super) fn finite(text: &str) -> Option<f64> {
     text.trim().parse().ok().filter(|number: &f64| number.is_finite())
@@ -221,8 +239,13 @@ pub(super) fn json_columns(lines: &Lines) -> Result<Vec<String>> {
         }
     }
     if names.is_empty() {
+        let hint = if lines.is_empty() {
+            r#"write a line such as {"file_name":"a.wav","text":"hello"} for each file, or delete it to open the files alone"#
+        } else {
+            "every line is a JSON object of its own; a JSON array can be turned into lines with `jq -c '.[]'`"
+        };
         let fault = first_error.unwrap_or_else(|| Fault::new("the file is empty"));
-        return Err(Error::dataset(lines.path(), fault));
+        return Err(Error::dataset_hint(lines.path(), fault, hint));
     }
     Ok(names.into_iter().collect())
 }

@@ -8,7 +8,7 @@ use std::{
 
 use serde::Serialize;
 
-use super::{ending, is_audio};
+use super::{AUDIO_ENDINGS, ending, is_audio, walk};
 use crate::error::{Error, Result};
 
 /// The kinds of dataset.
@@ -66,11 +66,41 @@ pub fn detect(path: &Path) -> Result<Kind> {
     if path.to_string_lossy().contains('{') && ending(path) == "tar" {
         return Ok(Kind::Tar);
     }
-    let what = if path.exists() { "is neither a file nor a folder" } else { "does not exist" };
-    Err(Error::config_hint(
-        format!("`{}` {what}", path.display()),
-        "`feedwater generate morse --out data/morse` makes a dataset to try",
-    ))
+    let text = path.to_string_lossy();
+    let (what, hint) = if path.exists() {
+        ("is neither a file nor a folder", TRY_MORSE)
+    } else if text.contains("://") {
+        ("is an address, and files must be local", "download it, and give the folder that it is in")
+    } else if text.contains(['*', '?', '[']) {
+        ("does not exist, and `*`, `?` and `[]` are no patterns here", PATTERNS)
+    } else if text.contains('{') {
+        ("does not exist, and only tar shards can be named by a pattern", PATTERNS)
+    } else {
+        ("does not exist", TRY_MORSE)
+    };
+    Err(Error::config_hint(format!("`{text}` {what}"), hint))
+}
+
+const TRY_MORSE: &str = "`feedwater generate morse --out data/morse` makes a dataset to try";
+const PATTERNS: &str = "give the folder, whose files are all opened; tar shards also by a brace pattern in quotes: \
+                        'train-{000..099}.tar', '{train,valid}.tar'";
+
+/// Sound that people have and that cannot be decoded.
+const FOREIGN_ENDINGS: [&str; 8] = ["opus", "wma", "aiff", "aif", "amr", "webm", "ape", "wv"];
+
+fn is_foreign(file: &Path) -> bool {
+    FOREIGN_ENDINGS.contains(&ending(file).as_str())
+}
+
+fn foreign(path: &Path, ending: &str, holds: &str) -> Error {
+    let name = match ending {
+        "opus" => "Opus".to_owned(),
+        other => format!("`.{other}`"),
+    };
+    Error::config_hint(
+        format!("`{}` {holds} {name}, which is not supported", path.display()),
+        format!("convert to FLAC, WAV or MP3, for example `ffmpeg -i a.{ending} a.flac`"),
+    )
 }
 
 fn detect_folder(folder: &Path) -> Result<Kind> {
@@ -82,13 +112,11 @@ fn detect_folder(folder: &Path) -> Result<Kind> {
         return Ok(if npy { Kind::NpyManifest } else { Kind::AudioFolder });
     }
     // The first file that says something decides; sorted, so that it is the same one everywhere.
-    let files = walkdir::WalkDir::new(folder).sort_by_file_name().into_iter().filter_map(Result::ok);
-    let files: Vec<PathBuf> = files
-        .filter(|entry| !entry.file_type().is_dir())
-        .map(walkdir::DirEntry::into_path)
-        .filter(|file| known_ending(file))
-        .take(64)
-        .collect();
+    let all = || {
+        let entries = walk(folder).filter_map(Result::ok);
+        entries.filter(|entry| !entry.file_type().is_dir()).map(walkdir::DirEntry::into_path)
+    };
+    let files: Vec<PathBuf> = all().filter(|file| known_ending(file)).take(64).collect();
     let has = |test: fn(&Path) -> bool| files.iter().any(|file| test(file));
     if has(|file| ending(file) == "tar") {
         Ok(Kind::Tar)
@@ -100,10 +128,16 @@ fn detect_folder(folder: &Path) -> Result<Kind> {
         Ok(Kind::Npy)
     } else if has(|file| matches!(ending(file).as_str(), "jsonl" | "txt")) {
         Ok(Kind::Text)
+    } else if let Some(file) = all().find(|file| is_foreign(file)) {
+        Err(foreign(folder, &ending(&file), "holds sound as"))
     } else {
         Err(Error::config_hint(
             format!("`{}` holds no sound, arrays, text, tar shards or Parquet tables", folder.display()),
-            "known endings: wav flac mp3 ogg m4a npy jsonl txt tar parquet",
+            format!(
+                "known endings: {} {}; a csv or tsv table is opened by its own name, or as `metadata.csv` of its folder",
+                AUDIO_ENDINGS.join(" "),
+                OTHER_ENDINGS.join(" ")
+            ),
         ))
     }
 }
@@ -114,6 +148,7 @@ fn detect_file(file: &Path) -> Result<Kind> {
         "parquet" => return Ok(Kind::Parquet),
         "npy" => return Ok(Kind::Npy),
         _ if is_audio(file) => return Ok(Kind::Audio),
+        _ if is_foreign(file) => return Err(foreign(file, &ending(file), "is")),
         _ => {}
     }
     let lines = first_lines(file, 2)?;
@@ -164,8 +199,11 @@ fn is_ljspeech(file: &Path) -> bool {
 }
 
 fn known_ending(file: &Path) -> bool {
-    is_audio(file) || matches!(ending(file).as_str(), "npy" | "jsonl" | "txt" | "tar" | "parquet")
+    is_audio(file) || OTHER_ENDINGS.contains(&ending(file).as_str())
 }
+
+/// What a file of a folder may be besides sound.
+const OTHER_ENDINGS: [&str; 5] = ["npy", "jsonl", "txt", "tar", "parquet"];
 
 /// How many lines are looked at for one that can be read.
 pub(super) const JSON_LINES: usize = 32;

@@ -64,6 +64,12 @@ impl Tar {
         let mut hasher = Xxh3::new();
         let mut keys = HashSet::new();
         let paths = shard_paths(path)?;
+        if let Some(missing) = paths.iter().find(|shard| !shard.exists()) {
+            return Err(Error::config_hint(
+                format!("the shard `{}`, one of `{}`, does not exist", missing.display(), path.display()),
+                "copy it there, or change the range of the pattern",
+            ));
+        }
         for path in &paths {
             tar.index(path, paths.len() > 1, &mut keys)?;
         }

@@ -193,7 +193,7 @@ pub(crate) fn clip_seconds(source: &dyn Source, index: u64, media: &Media) -> Re
     if let Some(seconds) = source.seconds(index) {
         return Ok(seconds);
     }
-    let info = decode::with_bytes(media, decode::count_frames)?;
+    let info = media.read(decode::count_frames)?;
     info.seconds().ok_or_else(|| Fault::new("the file does not say how long it is").in_file(&*media.path))
 }
 

@@ -5,7 +5,7 @@
 //! clip's loudest value, `(x + 4) / 4`; the last frame is dropped.
 //!
 //! Three things make it fast. Frames that lie wholly in the padding are not computed: their value is known. Frames are
-//! taken eight at a time ([`spectrum`](super::spectrum)), and their powers lie side by side, so that the mel sums and the
+//! taken eight at a time (`spectrum`), and their powers lie side by side, so that the mel sums and the
 //! logarithm run over eight frames in one instruction stream and land in the output row in order. And the filters, which
 //! are zero but for a few bins each, are stored as just those bins.
 

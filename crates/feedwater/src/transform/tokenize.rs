@@ -33,7 +33,11 @@ impl Tokenize {
             path.push("tokenizer.json");
         }
         let json = std::fs::read(&path).map_err(|error| Error::read(&path, error))?;
-        Self::json(&json).map_err(|fault| Error::dataset(path, fault))
+        Self::json(&json).map_err(|fault| {
+            let hint = "take the `tokenizer.json` of the model's page on Hugging Face; a short file may be a Git LFS \
+                        pointer, and `vocab.json` or `tokenizer_config.json` is another file";
+            Error::dataset_hint(path, fault, hint)
+        })
     }
 
     /// The bytes of a `tokenizer.json`.

@@ -124,7 +124,7 @@ pub(super) fn timeline(facts: &Facts<'_>) -> Chart {
 }
 
 fn outlier_row(number: usize, step: &Step) -> Vec<String> {
-    let blame = step.input.as_ref().and_then(|input| input.waited_for.as_ref().or(input.slowest.as_ref()));
+    let blame = step.input.as_ref().and_then(|input| input.waited_for.as_ref().or(input.slowest.first()));
     let word = |text: Option<&String>| match text {
         Some(text) if !text.is_empty() => short(text, 70),
         _ => "not recorded".to_owned(),

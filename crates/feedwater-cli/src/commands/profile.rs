@@ -1,0 +1,306 @@
+//! `feedwater profile`: will this data keep an accelerator fed, and if not, why?
+//!
+//! Two short runs against a pretended accelerator: one as a plain loop with one thread has it, one with the settings that
+//! this machine wants. The first is what is diagnosed; the second shows whether the diagnosis was right.
+
+use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
+
+use feedwater_profile::{
+    Diagnosis, Record, machine,
+    record::{Device, Host},
+    render::{
+        html,
+        text::{self, Colour},
+        trace,
+    },
+};
+use indicatif::{ProgressBar, ProgressStyle};
+use miette::{IntoDiagnostic, WrapErr, miette};
+use serde_json::json;
+
+use super::report::{print, write};
+use crate::profile::{
+    cold,
+    run::{self, Job},
+    setup::{Setup, Task},
+    verify,
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  feedwater profile data/morse
+  feedwater profile data/speech --batch-size 16 --num-steps 200 --step-ms 120
+  feedwater profile data/features --task npy --step-ms 0
+  feedwater profile --batch-size 16 --num-steps 100
+  feedwater profile data/morse --verify
+  feedwater profile data/morse --record run.jsonl --html report.html
+
+The accelerator is pretended: busy for --step-ms with each batch, and using no
+core. With --step-ms 0 there is none, and the pace is that of the input alone.
+
+Exit codes:
+  0  measured
+  2  the data cannot be read, or the command line is wrong";
+
+/// What to measure.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Options {
+    /// A folder, a manifest, a table, text or shards; a small set is generated where it is left out
+    data: Option<PathBuf>,
+    /// What the model would be; found by looking where it is left out
+    #[arg(long, value_enum)]
+    task: Option<Task>,
+    /// The tokenizer of a text task, or of the transcripts of a Whisper task
+    #[arg(long, value_name = "FILE")]
+    tokenizer: Option<PathBuf>,
+    /// Samples of a step (blocks of 512 tokens for text)
+    #[arg(long, alias = "batch_size", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=65_536))]
+    batch_size: u64,
+    /// Steps of a run
+    #[arg(long, alias = "num_steps", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    num_steps: u64,
+    /// How long the accelerator is busy with a batch; 0: there is none
+    #[arg(long, alias = "step_ms", default_value_t = 50.0, value_parser = milliseconds)]
+    step_ms: f64,
+    /// Threads of the first run, which is the one that is diagnosed
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    threads: u16,
+    /// Batches made ahead in the first run
+    #[arg(long, alias = "prefetch-buffer-size", alias = "prefetch_buffer_size", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    prefetch: u16,
+    /// Deliver half precision
+    #[arg(long)]
+    half: bool,
+    /// Pad to the longest of a batch instead of 30 s
+    #[arg(long, alias = "pad_longest")]
+    pad_longest: bool,
+    /// Put samples of like length together
+    #[arg(long)]
+    buckets: bool,
+    /// Cut clips over 30 s into windows
+    #[arg(long, alias = "use_chunking")]
+    use_chunking: bool,
+    /// How many steps the real run would have: for what a change saves in minutes
+    #[arg(long, alias = "total_steps", value_name = "N")]
+    total_steps: Option<u64>,
+    /// Drop the data from the page cache before each run, as far as the system allows
+    #[arg(long)]
+    cold: bool,
+    /// Try what was predicted: more threads, another batch size, half precision, less padding
+    #[arg(long)]
+    verify: bool,
+    /// The device that prepares data, where there are two
+    #[arg(long, alias = "data_gpu", value_name = "N")]
+    data_gpu: Option<u32>,
+    /// The device that trains, where there are two
+    #[arg(long, alias = "model_gpu", value_name = "N")]
+    model_gpu: Option<u32>,
+    /// What the order of samples follows from
+    #[arg(long, default_value_t = 7)]
+    seed: u64,
+    /// Keep the record of the first run, for `feedwater report`
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    /// Write a report of the first run for a browser
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write steps of the first run as a timeline for ui.perfetto.dev
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Print one JSON object: {version, data, generated, run, tuned, verified}
+    #[arg(long)]
+    json: bool,
+}
+
+fn milliseconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if (0.0..=600_000.0).contains(&value) => Ok(value),
+        _ => Err("a number of milliseconds between 0 and 600000".to_owned()),
+    }
+}
+
+/// A run and what it means.
+struct Measured {
+    record: Record,
+    diagnosis: Diagnosis,
+}
+
+pub(crate) fn run(options: &Options) -> miette::Result<ExitCode> {
+    let scratch = tempfile::tempdir().into_diagnostic().wrap_err("could not make a folder for records")?;
+    let (data, generated) = match &options.data {
+        Some(data) => (data.clone(), false),
+        None => {
+            let out = scratch.path().join("data");
+            let kind = match options.task.unwrap_or(Task::Whisper) {
+                Task::Whisper => "morse",
+                Task::Npy => "npy",
+                Task::Text => "text",
+            };
+            super::generate::quietly(kind, &out)?;
+            (out, true)
+        }
+    };
+    let task = options.task.map_or_else(|| Task::of(&data), Ok)?;
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let host = Host { crowding: Some(machine::crowding(cores)), ..machine::host_with_data(&data) };
+    let devices = devices(options)?;
+    let first = Setup {
+        task,
+        data,
+        tokenizer: options.tokenizer.clone(),
+        batch_size: options.batch_size,
+        threads: usize::from(options.threads),
+        prefetch: usize::from(options.prefetch),
+        half: options.half,
+        pad_to_longest: options.pad_longest,
+        chunk: options.use_chunking,
+        buckets: options.buckets,
+        seed: options.seed,
+        step_nanos: (options.step_ms * 1e6) as u64,
+        step_rows: options.batch_size,
+    };
+    let tuned = Setup { threads: cores, prefetch: first.prefetch.max(4), ..first.clone() };
+    let progress = progress_bar();
+    let measure = |setup: &Setup, name: &str, file: PathBuf| -> miette::Result<Measured> {
+        if options.cold {
+            cold::forget(&setup.data)?;
+        }
+        // A larger batch goes through the data faster; as many samples are as good as as many steps.
+        let steps =
+            (options.num_steps * options.batch_size / setup.batch_size).max(40).min(options.num_steps);
+        let job = Job { name, host: &host, devices: &devices, steps, record: &file, progress: &progress };
+        let mut record = run::run(setup, &job)?;
+        record.run.planned_steps = options.total_steps;
+        let diagnosis = Diagnosis::of(&record).map_err(|error| miette!("{error}"))?;
+        Ok(Measured { record, diagnosis })
+    };
+    let kept = options.record.clone().unwrap_or_else(|| scratch.path().join("first.jsonl"));
+    let one = measure(&first, "as a plain loop", kept)?;
+    let two = measure(&tuned, "tuned", scratch.path().join("tuned.jsonl"))?;
+    let mut verified = Vec::new();
+    if options.verify {
+        for (what, wish) in verify::wishes(&first, cores) {
+            let other = first.with(&wish);
+            let run = |setup| Ok(measure(setup, &what, scratch.path().join("verify.jsonl"))?.record);
+            verified.extend(verify::verify(&what, &wish, || run(&first), || run(&other))?);
+        }
+    }
+    progress.finish_and_clear();
+    if let Some(path) = &options.html {
+        write(path, &html::render(&one.record, &one.diagnosis).map_err(|error| miette!("{error}"))?)?;
+    }
+    if let Some(path) = &options.trace {
+        write(path, &trace::render(&one.record, trace::STEPS))?;
+    }
+    let printed = if options.json {
+        let object = json!({
+            "version": 1, "data": options.data, "generated": generated,
+            "run": one.diagnosis, "tuned": two.diagnosis, "verified": verified,
+        });
+        object.to_string()
+    } else {
+        shown(options, &first, &tuned, &one, &two, &verified, &devices)
+    };
+    print(printed.trim_end())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The devices that were named, with what each does and how they are connected; none where there is no driver.
+fn devices(options: &Options) -> miette::Result<Vec<Device>> {
+    let roles = [("data", options.data_gpu), ("model", options.model_gpu)];
+    if roles.iter().all(|(_, index)| index.is_none()) {
+        return Ok(Vec::new());
+    }
+    let Some(gpus) = machine::Gpus::open() else { return Ok(Vec::new()) };
+    let known = gpus.devices();
+    let mut devices = Vec::new();
+    for (role, index) in roles {
+        let Some(index) = index else { continue };
+        let Some(device) = known.iter().find(|device| device.index == index) else {
+            return Err(miette!(
+                help = "`feedwater doctor` lists the devices",
+                "there is no GPU {index}: this machine has {}",
+                known.len()
+            ));
+        };
+        devices.push(Device { role: Some(role.to_owned()), ..device.clone() });
+    }
+    Ok(devices)
+}
+
+/// The screen.
+fn shown(
+    options: &Options,
+    first: &Setup,
+    tuned: &Setup,
+    one: &Measured,
+    two: &Measured,
+    verified: &[verify::Verified],
+    devices: &[Device],
+) -> String {
+    let colour = if std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
+        Colour::Ansi
+    } else {
+        Colour::None
+    };
+    let mut out = String::new();
+    let name = options
+        .data
+        .as_ref()
+        .map_or_else(|| "a small generated set".to_owned(), |data| data.display().to_string());
+    let plural = if first.threads == 1 { "" } else { "s" };
+    out += &text::line(
+        "RUN",
+        &format!(
+            "{name}: {}, batch {}, {} thread{plural}, {} ahead",
+            first.task.name(),
+            first.batch_size,
+            first.threads,
+            first.prefetch
+        ),
+        colour,
+    );
+    if options.data.is_none() {
+        out += &text::line("", "no DATA was given; say `feedwater profile DATA` for your own", colour);
+    }
+    if options.data_gpu.is_some() || options.model_gpu.is_some() {
+        let told = if devices.is_empty() {
+            "no NVIDIA driver here: --data-gpu and --model-gpu are pretended, as one device"
+        } else {
+            "the devices are there; their work is pretended, the input is real"
+        };
+        out += &text::line("", told, colour);
+    }
+    if first.task == Task::Text && first.tokenizer.is_none() {
+        out += &text::line("", "no --tokenizer: a BPE of 8000 tokens was made from the text", colour);
+    }
+    out += &text::render(&one.diagnosis, colour);
+    let d = &two.diagnosis;
+    let busy = d.busy_percent.map(|busy| format!(", busy {busy:.1} %")).unwrap_or_default();
+    out += &text::line(
+        "TUNED",
+        &format!(
+            "{} threads, {} ahead: {:.1} steps/s, {:.0} samples/s{busy}, variation {:.0} % (measured)",
+            tuned.threads, tuned.prefetch, d.steps_per_second, d.samples_per_second, d.variation_percent
+        ),
+        colour,
+    );
+    for path in [&options.record, &options.html, &options.trace].into_iter().flatten() {
+        out += &text::line("wrote", &path.display().to_string(), colour);
+    }
+    if !verified.is_empty() {
+        out += &verify::table(verified);
+    }
+    out
+}
+
+/// Drawn only where somebody can see it.
+fn progress_bar() -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{msg} [{bar:40}] step {pos} of {len}, {eta} left")
+        .map_or_else(|_| ProgressStyle::default_bar(), |style| style.progress_chars("=> "));
+    ProgressBar::new(0).with_style(style)
+}

@@ -1,0 +1,121 @@
+//! How is a run made and recorded?
+//!
+//! The accelerator is pretended: it is busy for a given time with each batch and uses no core, as a real one does. So what
+//! is measured is the input and nothing else, and the same on a laptop as beside a real card.
+
+use std::{
+    path::Path,
+    thread,
+    time::{Duration, Instant, SystemTime},
+};
+
+use feedwater_profile::{
+    Record, Recorder,
+    record::{Device, Host, Run, Step},
+};
+use indicatif::ProgressBar;
+use miette::miette;
+
+use super::setup::Setup;
+
+/// What a run is told besides its setup.
+pub(crate) struct Job<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) host: &'a Host,
+    /// Devices that were named, beside the one that is pretended.
+    pub(crate) devices: &'a [Device],
+    pub(crate) steps: u64,
+    pub(crate) record: &'a Path,
+    pub(crate) progress: &'a ProgressBar,
+}
+
+/// Runs so many steps and gives back what was recorded.
+pub(crate) fn run(setup: &Setup, job: &Job<'_>) -> miette::Result<Record> {
+    let mut pipeline = setup.build()?;
+    let simulated = setup.step_nanos > 0;
+    let device = Device {
+        name: format!(
+            "busy {:.1} ms for {} samples, uses no core",
+            setup.step_nanos as f64 / 1e6,
+            setup.step_rows
+        ),
+        // Not the number of any that there is.
+        index: u32::MAX,
+        simulated: true,
+        ..Device::default()
+    };
+    let run = Run {
+        name: job.name.to_owned(),
+        writer: concat!("feedwater ", env!("CARGO_PKG_VERSION")).to_owned(),
+        started_unix_seconds: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
+        clock: "host".to_owned(),
+        planned_steps: None,
+        host: job.host.clone(),
+        devices: simulated.then_some(device).into_iter().chain(job.devices.iter().cloned()).collect(),
+        settings: setup.settings(),
+    };
+    let mut recorder = Recorder::create(job.record, &run).map_err(|error| miette!("{error}"))?;
+    job.progress.set_length(job.steps);
+    job.progress.set_position(0);
+    job.progress.set_message(job.name.to_owned());
+    let mut number = 0;
+    for epoch in 0.. {
+        let before = number;
+        let mut asked = Instant::now();
+        for batch in pipeline.epoch(epoch) {
+            let batch = batch.map_err(|error| miette!("{error}"))?;
+            let got = Instant::now();
+            if simulated {
+                busy(got + Duration::from_nanos(setup.busy_nanos(batch.rows() as u64)));
+            }
+            let done = Instant::now();
+            let step = Step {
+                step: number,
+                epoch,
+                wait_nanos: (got - asked).as_nanos() as u64,
+                compute_nanos: if simulated { (done - got).as_nanos() as u64 } else { 0 },
+                rows: batch.rows() as u64,
+                input: Some(batch.input.clone()),
+                ..Step::default()
+            };
+            drop(batch);
+            let next = Instant::now();
+            let step = Step { wall_nanos: ((next - asked).as_nanos() as u64).max(1), ..step };
+            recorder.step(&step).map_err(|error| miette!("{error}"))?;
+            // What recording takes belongs to the step that comes.
+            asked = next;
+            number += 1;
+            job.progress.set_position(number);
+            if number == job.steps {
+                break;
+            }
+        }
+        if number == job.steps {
+            break;
+        }
+        if number == before {
+            return Err(miette!("the dataset gives no batch"));
+        }
+    }
+    recorder.end(measuring(&pipeline.report())).map_err(|error| miette!("{error}"))?;
+    Record::open(job.record).map_err(|error| miette!("{error}"))
+}
+
+/// Until then, without using a core.
+fn busy(until: Instant) {
+    let left = until.saturating_duration_since(Instant::now());
+    thread::sleep(left);
+}
+
+/// What measuring the stages took, as time of the whole run: how often a clock was read, and what that takes here.
+fn measuring(report: &feedwater::Report) -> Duration {
+    const READS: u32 = 20_000;
+    let began = Instant::now();
+    for _ in 0..READS {
+        std::hint::black_box(Instant::now());
+    }
+    let each = began.elapsed() / READS;
+    // A stage reads the clock when it ends; reading and resampling, once more each.
+    let reads: u64 = report.stages.iter().map(|stage| 2 * stage.items).sum();
+    Duration::from_nanos(each.as_nanos() as u64 * reads / report.threads.max(1) as u64)
+}

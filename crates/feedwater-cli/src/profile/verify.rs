@@ -1,0 +1,84 @@
+//! Is what was predicted true? A short run with the setting, and both figures side by side.
+
+use feedwater_profile::{
+    Diagnosis, Record,
+    diagnosis::Facts,
+    what_if::{Prediction, Wish},
+};
+use miette::miette;
+use serde::Serialize;
+
+use super::setup::{Setup, Task};
+
+/// A prediction and what became of it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Verified {
+    /// The setting, in words.
+    pub(crate) what: String,
+    pub(crate) predicted: Prediction,
+    /// Samples in a second, as measured.
+    pub(crate) measured_samples_per_second: f64,
+    /// How far the prediction was off, in percent of what was measured.
+    pub(crate) off_percent: f64,
+}
+
+/// What is worth trying for a setup.
+pub(crate) fn wishes(setup: &Setup, cores: usize) -> Vec<(String, Wish)> {
+    let mut wishes = Vec::new();
+    if setup.threads != cores {
+        wishes.push((format!("threads {} → {cores}", setup.threads), Wish::Threads(cores)));
+    }
+    let larger = setup.batch_size * 4;
+    wishes.push((format!("batch {} → {larger}", setup.batch_size), Wish::BatchSize(larger)));
+    if !setup.half && setup.task != Task::Text {
+        wishes.push(("f32 → f16".to_owned(), Wish::HalfPrecision));
+    }
+    if !setup.pad_to_longest && setup.task == Task::Whisper {
+        wishes.push(("30 s → longest".to_owned(), Wish::PadToLongest));
+    }
+    wishes
+}
+
+/// Rounds of a comparison. A machine's pace drifts, so each prediction is made from a run right before the one that it
+/// is for, and the middle of the rounds is what counts.
+const ROUNDS: usize = 5;
+
+/// Predicts, runs, compares.
+pub(crate) fn verify(
+    what: &str,
+    wish: &Wish,
+    mut before: impl FnMut() -> miette::Result<Record>,
+    mut after: impl FnMut() -> miette::Result<Record>,
+) -> miette::Result<Option<Verified>> {
+    let mut rounds = Vec::new();
+    for _ in 0..ROUNDS {
+        let record = before()?;
+        let facts = Facts::of(&record).map_err(|error| miette!("{error}"))?;
+        let Some(predicted) = facts.predict(wish) else { return Ok(None) };
+        let measured = Diagnosis::of(&after()?).map_err(|error| miette!("{error}"))?.samples_per_second;
+        let off_percent = 100.0 * (predicted.samples_per_second / measured - 1.0);
+        let what = what.to_owned();
+        rounds.push(Verified { what, predicted, measured_samples_per_second: measured, off_percent });
+    }
+    rounds.sort_by(|a, b| a.off_percent.total_cmp(&b.off_percent));
+    Ok(rounds.into_iter().nth(ROUNDS / 2))
+}
+
+/// As a table.
+pub(crate) fn table(verified: &[Verified]) -> String {
+    let mut text =
+        format!("{:<11}{:<22}{:>11}{:>11}{:>9}\n", "VERIFY", "samples/s", "predicted", "measured", "off");
+    for line in verified {
+        use std::fmt::Write as _;
+        let _ = writeln!(
+            text,
+            "{:<11}{:<22}{:>11.1}{:>11.1}{:>+7.1} %",
+            "",
+            line.what,
+            line.predicted.samples_per_second,
+            line.measured_samples_per_second,
+            line.off_percent
+        );
+    }
+    text
+}

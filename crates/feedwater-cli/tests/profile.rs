@@ -1,0 +1,144 @@
+//! What a new user sees of `feedwater profile`. Figures are not looked at here: they are the machine's.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up has failed")]
+
+use std::path::Path;
+
+use assert_cmd::Command;
+use serde_json::Value;
+
+fn feedwater() -> Command {
+    let mut command = assert_cmd::cargo::cargo_bin_cmd!("feedwater");
+    command.env_remove("FEEDWATER_NVML");
+    command
+}
+
+fn printed(arguments: &[&str], folder: &Path) -> String {
+    let done = feedwater().args(arguments).current_dir(folder).assert().success();
+    String::from_utf8(done.get_output().stdout.clone()).unwrap()
+}
+
+fn with_morse() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    feedwater()
+        .args(["generate", "morse", "--out", "morse", "--clips", "40"])
+        .current_dir(folder.path())
+        .assert()
+        .success();
+    folder
+}
+
+#[test]
+fn the_verdict_fits_on_a_screen_and_has_no_colour_in_a_pipe() {
+    let folder = with_morse();
+    let text = printed(&["profile", "morse", "--num-steps", "40", "--step-ms", "4"], folder.path());
+    assert!(!text.contains('\u{1b}'), "{text}");
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines.len() <= 30, "{} lines:\n{text}", lines.len());
+    for line in &lines {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+    let labels: Vec<&str> = lines
+        .iter()
+        .map(|line| line.get(..11).unwrap_or(line).trim())
+        .filter(|label| !label.is_empty())
+        .collect();
+    for label in ["RUN", "VERDICT", "busy", "idle/step", "variation", "DECISION", "TUNED"] {
+        assert!(labels.contains(&label), "no {label}:\n{text}");
+    }
+    assert!(text.contains("overhead"), "{text}");
+    assert!(text.contains("the accelerator is pretended"), "{text}");
+}
+
+#[test]
+fn a_record_a_report_and_a_trace_can_be_kept() {
+    let folder = with_morse();
+    let arguments = ["--record", "run.jsonl", "--html", "report.html", "--trace", "trace.json", "--json"];
+    let line = ["profile", "morse", "--num-steps", "40", "--step-ms", "0"];
+    let json: Value =
+        serde_json::from_str(&printed(&[&line[..], &arguments].concat(), folder.path())).unwrap();
+    assert_eq!(json["version"], 1);
+    assert_eq!(json["run"]["run"]["settings"]["threads"], 1);
+    assert!(json["run"]["samples_per_second"].as_f64().unwrap() > 0.0);
+    assert!(json["tuned"]["overhead_percent"].as_f64().unwrap() >= 0.0);
+    // No accelerator, so nothing is said of how busy it is.
+    assert!(json["run"]["busy_percent"].is_null());
+    let text = printed(&["report", "run.jsonl"], folder.path());
+    assert!(text.starts_with("VERDICT"), "{text}");
+    assert!(std::fs::read_to_string(folder.path().join("report.html")).unwrap().contains("</html>"));
+    let trace = std::fs::read(folder.path().join("trace.json")).unwrap();
+    assert!(serde_json::from_slice::<Value>(&trace).unwrap()["traceEvents"].is_array());
+}
+
+#[test]
+fn what_was_predicted_is_tried() {
+    let folder = with_morse();
+    let line = [
+        "profile",
+        "morse",
+        "--num-steps",
+        "40",
+        "--batch-size",
+        "4",
+        "--step-ms",
+        "1",
+        "--verify",
+        "--json",
+    ];
+    let json: Value = serde_json::from_str(&printed(&line, folder.path())).unwrap();
+    let verified = json["verified"].as_array().unwrap();
+    assert!(verified.len() >= 3, "{verified:?}");
+    for line in verified {
+        assert!(line["predicted"]["samples_per_second"].as_f64().unwrap() > 0.0);
+        assert!(line["measured_samples_per_second"].as_f64().unwrap() > 0.0);
+    }
+}
+
+#[test]
+fn without_data_a_small_set_is_made_and_that_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = [
+        "profile",
+        "--batch_size",
+        "16",
+        "--num-steps",
+        "30",
+        "--step-ms",
+        "2",
+        "--data-gpu",
+        "0",
+        "--model-gpu",
+        "1",
+    ];
+    let text = printed(&line, folder.path());
+    assert!(text.contains("no DATA was given"), "{text}");
+    assert!(text.contains("no NVIDIA driver here"), "{text}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "something was left behind");
+}
+
+#[test]
+fn every_task_can_be_profiled() {
+    let folder = tempfile::tempdir().unwrap();
+    for (kind, count, task) in [("npy", "--samples", "npy"), ("text", "--documents", "text")] {
+        feedwater()
+            .args(["generate", kind, "--out", kind, count, "200"])
+            .current_dir(folder.path())
+            .assert()
+            .success();
+        let line = ["profile", kind, "--num-steps", "30", "--batch-size", "4", "--step-ms", "1", "--json"];
+        let json: Value = serde_json::from_str(&printed(&line, folder.path())).unwrap();
+        assert_eq!(json["run"]["run"]["settings"]["task"], task);
+    }
+}
+
+#[test]
+fn too_short_a_run_and_what_is_not_there_are_errors_with_a_hint() {
+    let folder = with_morse();
+    let short =
+        feedwater().args(["profile", "morse", "--num-steps", "10"]).current_dir(folder.path()).assert();
+    let said = String::from_utf8(short.failure().code(2).get_output().stderr.clone()).unwrap();
+    assert!(said.contains("are the least for a verdict") && said.contains("hint:"), "{said}");
+    let missing = feedwater().args(["profile", "nowhere"]).current_dir(folder.path()).assert();
+    let said = String::from_utf8(missing.failure().code(2).get_output().stderr.clone()).unwrap();
+    assert!(said.contains("`nowhere`"), "{said}");
+}

@@ -1,0 +1,172 @@
+//! Is the diagnosis true? Runs with a known bottleneck are simulated, and the first finding must name it and its price.
+//!
+//! The price of a bottleneck is what the run waits with it less what it waits without. The simulation is of samples and
+//! stages; the diagnosis sees only what a record has. (`feedwater-bench truth` asks the same of real runs.)
+
+mod common;
+
+use common::{Case, simulate};
+use feedwater_profile::{Diagnosis, diagnosis::Boundness};
+
+/// A loader that keeps up, before anything is put in.
+fn healthy(seed: u64) -> Case {
+    Case {
+        seed,
+        steps: 300,
+        threads: 2,
+        cores: 2.0,
+        rows: 8,
+        stages: vec![
+            ("source", 0.02),
+            ("read", 0.1),
+            ("decode", 0.4),
+            ("resample", 0.1),
+            ("log_mel", 0.6),
+            ("noise", 0.1),
+            ("tokenize", 0.05),
+            ("batch", 0.2),
+        ],
+        compute: 30.0,
+        copy: 0.3,
+        ..Case::default()
+    }
+}
+
+fn with(mut case: Case, stage: &str, millis: f64) -> Case {
+    for (name, cost) in &mut case.stages {
+        if *name == stage {
+            *cost += millis;
+        }
+    }
+    case
+}
+
+/// The first finding and its price must be what was put in, within a tenth.
+fn check(before: &Case, after: &Case, expected: &str) {
+    let wait = |case: &Case| Diagnosis::of(&simulate(case)).unwrap().mean.wait_nanos;
+    let injected = wait(after) - wait(before);
+    let diagnosis = Diagnosis::of(&simulate(after)).unwrap();
+    let first = &diagnosis.findings[0];
+    assert_eq!(first.id, expected, "{after:?}\n{:?}", diagnosis.idle_nanos);
+    let off = first.idle_nanos / injected - 1.0;
+    assert!(off.abs() < 0.1, "{expected}: {} said, {injected} put in, seed {}", first.idle_nanos, after.seed);
+    let sum: f64 = diagnosis.idle_nanos.iter().map(|(_, nanos)| nanos).sum();
+    assert!((sum / diagnosis.mean.idle_nanos() - 1.0).abs() < 0.02, "the parts do not add up");
+}
+
+#[test]
+fn a_slow_stage_is_named_and_priced() {
+    let stages = [
+        ("read", "disk"),
+        ("source", "disk"),
+        ("decode", "decode"),
+        ("resample", "resample"),
+        ("log_mel", "transform"),
+        ("noise", "augment"),
+        ("tokenize", "tokenize"),
+        ("batch", "collate"),
+    ];
+    for seed in 1..=3 {
+        for (number, (stage, expected)) in stages.iter().enumerate() {
+            let millis = 8.0 + 2.0 * number as f64 + seed as f64;
+            let before = healthy(seed * 100 + number as u64);
+            check(&before, &with(before.clone(), stage, millis), expected);
+            // One thread, and a loop that makes its batches itself.
+            let one = Case { threads: 1, ..before.clone() };
+            check(&one, &with(one.clone(), stage, millis), expected);
+            let itself = Case { threads: 0, ..before };
+            check(&itself, &with(itself.clone(), stage, millis), expected);
+        }
+    }
+}
+
+#[test]
+fn one_slow_file_in_fifty_is_named_and_priced() {
+    for seed in 1..=6 {
+        let before = Case { prefetch: 2, threads: 1 + seed as usize % 2, ..healthy(seed) };
+        let after = Case { slow: Some((50, 250.0, "decode")), ..before.clone() };
+        check(&before, &after, "bursty");
+        let diagnosis = Diagnosis::of(&simulate(&after)).unwrap();
+        assert!(diagnosis.worst.unwrap().key.unwrap().starts_with("clip"));
+    }
+}
+
+#[test]
+fn workers_without_a_core_are_told_from_slow_stages() {
+    for (seed, share) in [(1, 0.5), (2, 0.6), (3, 0.75)] {
+        // Work that takes long because others use the cores: every stage is stretched alike.
+        let before = Case { compute: 7.0, optimizer: 0.0, ..healthy(seed) };
+        let mut after = before.clone();
+        for (_, cost) in &mut after.stages {
+            *cost /= 1.0 - share;
+        }
+        let injected = Diagnosis::of(&simulate(&after)).unwrap().mean.wait_nanos
+            - Diagnosis::of(&simulate(&before)).unwrap().mean.wait_nanos;
+        let mut record = simulate(&after);
+        for input in record.steps.iter_mut().filter_map(|step| step.input.as_mut()) {
+            let work = input.total_work_nanos() as f64;
+            input.queued_nanos = Some((work * share) as u64);
+            input.cpu_nanos = Some((work * (1.0 - share)) as u64);
+        }
+        let diagnosis = Diagnosis::of(&record).unwrap();
+        let first = &diagnosis.findings[0];
+        assert_eq!(first.id, "cores");
+        assert!((first.idle_nanos / injected - 1.0).abs() < 0.1, "{} {injected}", first.idle_nanos);
+    }
+}
+
+#[test]
+fn a_run_that_computes_is_never_called_short_of_input() {
+    for seed in 1..=20 {
+        let case =
+            Case { compute: 25.0 + 10.0 * seed as f64, prefetch: 1 + seed as usize % 4, ..healthy(seed) };
+        let diagnosis = Diagnosis::of(&simulate(&case)).unwrap();
+        assert_eq!(diagnosis.bound, Boundness::Compute, "{case:?}");
+        assert_eq!(diagnosis.findings[0].id, "compute-bound");
+        assert_eq!(diagnosis.findings[0].idle_nanos, 0.0);
+    }
+}
+
+#[test]
+fn copies_and_the_unknown_are_not_blamed_on_the_input() {
+    let copies = Diagnosis::of(&simulate(&Case { copy: 12.0, ..healthy(1) })).unwrap();
+    assert_eq!(copies.bound, Boundness::Copy);
+    assert_eq!(copies.findings[0].id, "copy");
+    assert!((copies.findings[0].idle_nanos / 12e6 - 1.0).abs() < 0.1);
+    let unknown = Diagnosis::of(&simulate(&Case { unknown: 30.0, ..healthy(1) })).unwrap();
+    assert_eq!(unknown.bound, Boundness::Unknown);
+}
+
+#[test]
+fn what_is_predicted_for_other_settings_is_what_the_simulation_does() {
+    use feedwater_profile::{diagnosis::Facts, what_if::Wish};
+    for seed in 1..=4 {
+        let base =
+            Case { threads: 1, compute: 10.0, copy: 0.0, unknown: 0.0, ..with(healthy(seed), "decode", 6.0) };
+        let record = {
+            let mut record = simulate(&base);
+            // The simulation's cores share nothing.
+            record.run.host.crowding = Some(1.0);
+            record
+        };
+        let facts = Facts::of(&record).unwrap();
+        let rate = |case: &Case| Diagnosis::of(&simulate(case)).unwrap().samples_per_second;
+        let close = |wish: &Wish, case: &Case| {
+            let (predicted, real) = (facts.predict(wish).unwrap(), rate(case));
+            assert!(
+                (predicted.samples_per_second / real - 1.0).abs() < 0.05,
+                "{wish:?}: {predicted:?} {real}"
+            );
+            let steps = real / case.rows as f64;
+            assert!(
+                predicted.low <= steps && steps <= predicted.high * 1.01,
+                "{wish:?}: {predicted:?} {steps}"
+            );
+        };
+        close(&Wish::Threads(2), &Case { threads: 2, ..base.clone() });
+        close(&Wish::Prefetch(8), &Case { prefetch: 8, ..base.clone() });
+        let larger = Case { rows: 32, compute: 40.0, steps: 100, ..base.clone() };
+        let optimizer = Case { optimizer: base.optimizer * 4.0, ..larger };
+        close(&Wish::BatchSize(32), &optimizer);
+    }
+}
