@@ -69,7 +69,7 @@ impl Facts<'_> {
             }
             Wish::Prefetch(prefetch) => (Crew { prefetch: *prefetch, ..crew }, costs.clone(), 0.02),
             Wish::BatchSize(rows) => (crew, regrouped(costs, (*rows).max(1)), 0.05),
-            Wish::Cache => (crew, self.reworked(|input| cached_share(input)), 0.10),
+            Wish::Cache => (crew, self.reworked(cached_share), 0.10),
             // What is read stays as wide as it was; what is written is half.
             Wish::HalfPrecision => (crew, self.reworked(|input| stage_share(input, "batch", 0.75)), 0.03),
             Wish::PadToLongest => (

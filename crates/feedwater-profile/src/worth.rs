@@ -82,7 +82,7 @@ mod tests {
         assert!((saves_minutes - (200_000.0 * 0.215 / 60.0 - 3.0)).abs() < 1.0);
         assert_eq!(decide(0.28, 0.279, Some(large)), Decision::NothingToFix);
         assert!(
-            matches!(decide(0.28, 0.14, None), Decision::Unknown { saves_minutes_per_hour } if saves_minutes_per_hour == 30.0)
+            matches!(decide(0.28, 0.14, None), Decision::Unknown { saves_minutes_per_hour } if (saves_minutes_per_hour - 30.0).abs() < 1e-9)
         );
     }
 }

@@ -1,5 +1,7 @@
 //! What is written can be read again, and what can be written is documented.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up has failed")]
+
 mod common;
 
 use common::{Case, simulate};

@@ -45,6 +45,7 @@ Exit codes:
 /// What to measure.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct Options {
     /// A folder, a manifest, a table, text or shards; a small set is generated where it is left out
     data: Option<PathBuf>,
@@ -128,18 +129,17 @@ struct Measured {
 
 pub(crate) fn run(options: &Options) -> miette::Result<ExitCode> {
     let scratch = tempfile::tempdir().into_diagnostic().wrap_err("could not make a folder for records")?;
-    let (data, generated) = match &options.data {
-        Some(data) => (data.clone(), false),
-        None => {
-            let out = scratch.path().join("data");
-            let kind = match options.task.unwrap_or(Task::Whisper) {
-                Task::Whisper => "morse",
-                Task::Npy => "npy",
-                Task::Text => "text",
-            };
-            super::generate::quietly(kind, &out)?;
-            (out, true)
-        }
+    let (data, generated) = if let Some(data) = &options.data {
+        (data.clone(), false)
+    } else {
+        let out = scratch.path().join("data");
+        let kind = match options.task.unwrap_or(Task::Whisper) {
+            Task::Whisper => "morse",
+            Task::Npy => "npy",
+            Task::Text => "text",
+        };
+        super::generate::quietly(kind, &out)?;
+        (out, true)
     };
     let task = options.task.map_or_else(|| Task::of(&data), Ok)?;
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);

@@ -142,8 +142,11 @@ fn stages(run: &RunView, width: usize, lines: &mut Vec<Line<'static>>) {
     if !run.stages.is_empty()
         && let Some(threads) = run.threads
     {
-        let who =
-            if threads == 0 { "the training loop's own".to_owned() } else { format!("of {threads} threads") };
+        let who = match threads {
+            0 => "the training loop's own".to_owned(),
+            1 => "of one thread".to_owned(),
+            _ => format!("of {threads} threads"),
+        };
         lines.extend(labelled("", &Span::styled(format!("time a step, {who}"), dim()), width));
     }
     let mut input = Vec::new();

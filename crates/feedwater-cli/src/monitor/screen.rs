@@ -3,7 +3,7 @@
 //! Whatever ends the screen, the terminal is put back as it was: a key, an error, a panic (the hook that ratatui
 //! installs) or a signal, which only sets a flag that the loop looks at.
 
-use std::io;
+use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,6 +24,9 @@ const WIDE: u16 = 110;
 /// A signal is noticed after this long at the latest.
 const SLICE: Duration = Duration::from_millis(100);
 
+/// As if the signal had come that says so.
+const HUNG_UP: u8 = 129;
+
 /// How long the first frame stays.
 const FIRST: Duration = Duration::from_millis(250);
 
@@ -39,6 +42,8 @@ pub(crate) struct View {
 /// Shows the screen until the user has seen enough.
 pub(crate) fn run(mut monitor: Monitor, interval: Duration, colour: bool) -> io::Result<ExitCode> {
     let signal = signals()?;
+    // Elsewhere crossterm waits, and where stdin is no terminal, it asks the one that the program belongs to.
+    let keys_from_stdin = cfg!(unix) && io::stdin().is_terminal();
     let mut terminal = ratatui::try_init()?;
     let shown = (|| {
         let mut view = View { scroll: 0, colour };
@@ -48,7 +53,10 @@ pub(crate) fn run(mut monitor: Monitor, interval: Duration, colour: bool) -> io:
         loop {
             terminal.draw(|frame| draw(frame, &snapshot, &mut view))?;
             let left = due.saturating_duration_since(Instant::now());
-            if event::poll(left.min(SLICE))?
+            if keys_from_stdin && gone(left.min(SLICE)) {
+                return Ok(ExitCode::from(HUNG_UP));
+            }
+            if event::poll(if keys_from_stdin { Duration::ZERO } else { left.min(SLICE) })?
                 && let Event::Key(key) = event::read()?
                 && pressed(key, &mut view)
             {
@@ -68,6 +76,24 @@ pub(crate) fn run(mut monitor: Monitor, interval: Duration, colour: bool) -> io:
     // Also after an error; the first of two is the one to tell.
     let restored = ratatui::try_restore();
     shown.and_then(|code| restored.map(|()| code))
+}
+
+/// Waits for a key, and says whether the terminal was taken away meanwhile: a window that was closed, a connection that
+/// broke. Not everybody who takes a terminal away sends a signal, and crossterm reads from one that is gone for ever.
+#[cfg(unix)]
+fn gone(left: Duration) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let stdin = io::stdin();
+    let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+    let timeout = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 0, tv_nsec: 0 });
+    // A signal ends the wait early, which is as good.
+    let _ = poll(&mut fds, Some(&timeout));
+    fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
+}
+
+#[cfg(not(unix))]
+fn gone(_: Duration) -> bool {
+    false
 }
 
 /// The number of the signal that came; 0: none did.

@@ -56,6 +56,7 @@ const BUCKET_STEPS: u64 = 50;
 
 /// Everything that a run depends on.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct Setup {
     pub(crate) task: Task,
     pub(crate) data: PathBuf,

@@ -294,11 +294,10 @@ impl Input {
         self.cpu_nanos = sum(self.cpu_nanos, other.cpu_nanos);
         self.queued_nanos = sum(self.queued_nanos, other.queued_nanos);
         self.ready = self.ready.or(other.ready);
-        let longer = |a: Option<Blame>, b: Option<Blame>| match (a, b) {
+        self.waited_for = match (self.waited_for.take(), other.waited_for) {
             (Some(a), Some(b)) => Some(if b.nanos > a.nanos { b } else { a }),
             (a, b) => a.or(b),
         };
-        self.waited_for = longer(self.waited_for.take(), other.waited_for);
         self.slowest.extend(other.slowest);
         self.slowest.sort_by_key(|slow| std::cmp::Reverse(slow.nanos));
         self.slowest.truncate(SLOWEST);

@@ -44,7 +44,7 @@ fn verdict(d: &Diagnosis, out: &mut Screen) {
     let pace = format!("{:.1} steps/s, {:.0} samples/s", d.steps_per_second, d.samples_per_second);
     match (d.busy_percent, d.ceiling_steps_per_second) {
         (Some(busy), Some((ceiling, spread))) => {
-            out.line("busy", &format!("{busy:.0} %   {pace}; ceiling {ceiling:.1} ± {spread:.1} steps/s"))
+            out.line("busy", &format!("{busy:.0} %   {pace}; ceiling {ceiling:.1} ± {spread:.1} steps/s"));
         }
         _ => out.line("pace", &format!("{pace} (no accelerator: as fast as the input goes)")),
     }

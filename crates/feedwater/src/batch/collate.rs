@@ -161,7 +161,7 @@ impl Collate {
         }
         // By name, so that a batch does not depend on which field came first.
         columns.sort_by(|a, b| a.0.cmp(&b.0));
-        let mut batch = ReadyBatch { epoch, step, valid, keys, ..ReadyBatch::default() };
+        let mut batch = ReadyBatch { epoch, step, keys, valid, ..ReadyBatch::default() };
         for (fixed, memory) in filling.fixed {
             let column = columns.iter_mut().find(|(name, _)| *name == fixed.name);
             let values = column.map(|(_, values)| std::mem::take(values)).unwrap_or_default();

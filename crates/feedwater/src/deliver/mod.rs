@@ -204,12 +204,13 @@ impl ReadyBatch {
             let width = tensor.shape.get(tensor.padded_axis).copied().unwrap_or(0);
             sum.0 += bytes;
             let (rows, numbers) = (tensor.lengths.len() as u64, (tensor.lengths.len() * width) as u64);
-            if numbers > 0 {
-                let used = tensor.lengths.iter().map(|length| (*length).min(width) as u64).sum::<u64>();
-                let longest = tensor.lengths.iter().max().map_or(0, |length| (*length).min(width)) as u64;
-                sum.1 += bytes * (numbers - used) / numbers;
-                sum.2 += bytes * (rows * longest - used) / numbers;
+            if numbers == 0 {
+                continue;
             }
+            let used = tensor.lengths.iter().map(|length| (*length).min(width) as u64).sum::<u64>();
+            let longest = tensor.lengths.iter().max().map_or(0, |length| (*length).min(width)) as u64;
+            sum.1 += bytes * (numbers - used) / numbers;
+            sum.2 += bytes * (rows * longest - used) / numbers;
         }
         sum
     }

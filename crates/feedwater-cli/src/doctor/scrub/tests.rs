@@ -207,7 +207,7 @@ fn all_fields_of_a_record_are_known() {
         cpu_nanos: Some(1),
         queued_nanos: Some(1),
         waited_for: blame.clone(),
-        slowest: blame,
+        slowest: blame.into_iter().collect(),
         ready: Some(1),
         ..Input::default()
     };
