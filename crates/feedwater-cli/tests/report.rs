@@ -159,13 +159,17 @@ fn files_are_written_and_named() {
 }
 
 #[test]
-fn nothing_of_a_record_becomes_markup() {
+fn nothing_of_a_record_becomes_markup_or_moves_a_cursor() {
     let folder = tempfile::tempdir().unwrap();
     let mut record = simulate(&Case { steps: 120, ..input_bound() });
     disguise(&mut record);
     fs::write(folder.path().join("evil.jsonl"), lines(&record)).unwrap();
-    let (code, ..) = feedwater(folder.path(), &["report", "evil.jsonl", "--html", "evil.html"]);
+    let (code, out, _) = feedwater(folder.path(), &["report", "evil.jsonl", "--html", "evil.html"]);
     assert_eq!(code, 0);
+    fs::write(folder.path().join("run.jsonl"), lines(&simulate(&input_bound()))).unwrap();
+    let (_, compared, _) = feedwater(folder.path(), &["compare", "evil.jsonl", "run.jsonl"]);
+    assert!(out.contains("<script>") && compared.contains("<script>"));
+    assert!(!(out + &compared).contains(['\u{1b}', '\u{202e}']), "a terminal is not told what to do either");
     let page = fs::read_to_string(folder.path().join("evil.html")).unwrap();
     assert!(page.contains("&lt;script&gt;"));
     for bad in ["<script", "<img", "\u{1b}", "\u{202e}", "://"] {

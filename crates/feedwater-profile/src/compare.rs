@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::{
     error::{Error, Result},
     record::{Record, Settings},
+    render::plain,
     rules::millis,
     steps::Steps,
 };
@@ -363,7 +364,7 @@ pub fn render(comparison: &Comparison, before: &str, after: &str) -> String {
         format!("AFTER      {after} ({} steps)", comparison.steps.1),
     ];
     for (name, from, to) in &comparison.changed {
-        lines.push(format!("changed    {name}: {from} → {to}"));
+        lines.push(plain(&format!("changed    {name}: {from} → {to}")));
     }
     lines.push(String::new());
     lines.push(

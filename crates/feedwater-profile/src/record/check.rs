@@ -28,7 +28,8 @@ pub(super) fn step(step: &Step) -> Result<(), String> {
 }
 
 fn input(input: &Input) -> Result<(), String> {
-    let blamed = input.waited_for.iter().chain(&input.slowest).map(|blame| blame.nanos);
+    let blamed =
+        input.waited_for.iter().chain(&input.slowest).flat_map(|blame| [blame.nanos, blame.queued_nanos]);
     let other = [input.cpu_nanos, input.queued_nanos].into_iter().flatten();
     let work = input.work_nanos.values().copied();
     // Each by itself before the sum, which could wrap otherwise.

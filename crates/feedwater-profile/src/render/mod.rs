@@ -27,6 +27,14 @@ pub(crate) fn ranked(diagnosis: &Diagnosis) -> Vec<(&Finding, &Change)> {
     changes
 }
 
+/// Text that moves no cursor, whatever a record says: a sample may be called by an escape sequence.
+pub(crate) fn plain(text: &str) -> String {
+    let odd = |letter: char| {
+        letter.is_control() || matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    text.chars().map(|letter| if odd(letter) { '\u{fffd}' } else { letter }).collect()
+}
+
 /// Breaks at spaces. What has no space is left whole.
 pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];

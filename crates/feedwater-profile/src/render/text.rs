@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{ranked, wrapped};
+use super::{plain, ranked, wrapped};
 use crate::{
     diagnosis::{Boundness, Change, Confidence, Diagnosis, Finding},
     rules::millis,
@@ -179,7 +179,7 @@ impl Screen {
             Colour::Ansi if !label.is_empty() => format!("\x1b[1m{label:<INDENT$}\x1b[0m"),
             _ => format!("{label:<INDENT$}"),
         };
-        for line in wrapped(text, WIDTH - INDENT) {
+        for line in wrapped(&plain(text), WIDTH - INDENT) {
             let _ = writeln!(self.text, "{}", format!("{label}{line}").trim_end());
             label = " ".repeat(INDENT);
         }
