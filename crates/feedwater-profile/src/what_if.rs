@@ -81,6 +81,10 @@ impl Facts<'_> {
                 0.03,
             ),
         };
+        if !wished_costs.iter().any(|cost| cost.counts) {
+            // A batch larger than all that was recorded.
+            return None;
+        }
         let (now, then) = (play(costs, crew), play(&wished_costs, wished_crew));
         let measured = self.steps.mean.wall_nanos;
         // How far the playing was off for what is known is how far it may be off for what is not.
