@@ -29,7 +29,7 @@ pub(super) fn find(facts: &Facts<'_>) -> Option<Finding> {
     ));
     finding.evidence.push("minimum is 40/70/40, good 50/80/30, excellent 60/90/20".to_owned());
     let (what, setting) = if data > 90.0 {
-        ("prepare on the host what the data device is too slow for", "--data-gpu none")
+        ("prepare on the host what the data device is too slow for", "leave --data-gpu out")
     } else if data < 40.0 {
         ("one device for both: the data device is hardly used", "--data-gpu 0 --model-gpu 0")
     } else {

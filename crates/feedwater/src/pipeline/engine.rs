@@ -17,10 +17,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use feedwater_profile::record::{Blame, Input, SLOWEST};
+use feedwater_profile::record::{Blame, Input};
 
 use super::{
     build::Flow,
+    clock::{Clock, Desk, Slowest, Spent},
     plan::{Cursor, EpochPlan, Step},
     policy::BadSample,
     report::{Meter, Scheduled},
@@ -59,15 +60,6 @@ struct Shared {
     began: Instant,
 }
 
-/// What a worker is at, for others to see.
-struct Desk {
-    unit: AtomicU64,
-    row: AtomicUsize,
-    stage: AtomicU32,
-    /// Nanoseconds since the engine began; 0 when it is at nothing.
-    since: AtomicU64,
-}
-
 struct Queue {
     entries: VecDeque<Entry>,
     next_unit: u64,
@@ -99,50 +91,6 @@ struct Unit {
     filling: RwLock<Option<Filling>>,
     rows: Mutex<Rows>,
     spent: Mutex<Spent>,
-}
-
-/// What samples took: of one run while it is worked on, of a step when its runs are added up.
-#[derive(Default)]
-struct Spent {
-    /// By stage.
-    nanos: Vec<u64>,
-    read_bytes: u64,
-    /// The longest first.
-    slowest: [Slowest; SLOWEST],
-}
-
-/// A sample that took long.
-#[derive(Default, Clone, Copy)]
-struct Slowest {
-    nanos: u64,
-    row: usize,
-    /// The stage that it spent the most time in.
-    stage: usize,
-    /// How long its worker had no core.
-    queued_nanos: u64,
-}
-
-impl Spent {
-    /// Adds `other` and leaves it empty.
-    fn add(&mut self, other: &mut Self) {
-        self.nanos.resize(self.nanos.len().max(other.nanos.len()), 0);
-        for (sum, nanos) in self.nanos.iter_mut().zip(&mut other.nanos) {
-            *sum += std::mem::take(nanos);
-        }
-        self.read_bytes += std::mem::take(&mut other.read_bytes);
-        for slowest in std::mem::take(&mut other.slowest) {
-            self.sample(slowest);
-        }
-    }
-
-    /// Notes a sample if it is one of the slowest.
-    fn sample(&mut self, mut sample: Slowest) {
-        for place in &mut self.slowest {
-            if sample.nanos > place.nanos {
-                std::mem::swap(place, &mut sample);
-            }
-        }
-    }
 }
 
 #[derive(Default)]
@@ -466,7 +414,8 @@ impl Shared {
         let flow = &*self.flow;
         let index = unit.samples[row];
         let began = Instant::now();
-        let mut clock = Clock { shared: self, desk, meter, spent, last: began, slowest: (0, Duration::ZERO) };
+        let mut clock =
+            Clock { flow, began: self.began, desk, meter, spent, last: began, slowest: (0, Duration::ZERO) };
         clock.enter(0);
         let outcome = catch_unwind(AssertUnwindSafe(|| self.stages(unit, row, index, context, &mut clock)));
         let result = outcome.unwrap_or_else(|panic| Err(said(&*panic)));
@@ -612,52 +561,5 @@ impl Shared {
                 Error::Stuck { stage, key, elapsed, limit }
             })
         })
-    }
-}
-
-/// Takes the time of a sample's stages.
-struct Clock<'a> {
-    shared: &'a Shared,
-    desk: &'a Desk,
-    meter: &'a Meter,
-    spent: &'a mut Spent,
-    last: Instant,
-    slowest: (usize, Duration),
-}
-
-impl Clock<'_> {
-    fn enter(&mut self, slot: usize) {
-        self.desk.stage.store(slot as u32, Ordering::Relaxed);
-        if self.shared.flow.measure {
-            let since = self.last.duration_since(self.shared.began).as_nanos() as u64;
-            self.desk.since.store(since.max(1), Ordering::Relaxed);
-        }
-    }
-
-    fn leave(&mut self, slot: usize, context: &mut Context, bytes: usize) {
-        if !self.shared.flow.measure {
-            return;
-        }
-        let now = Instant::now();
-        let mut own = now - self.last;
-        self.last = now;
-        for charge in context.charges.drain(..) {
-            own = own.saturating_sub(charge.time);
-            if let Some(slot) = self.meter.stage(charge.stage) {
-                self.book(slot, charge.time, charge.bytes);
-            }
-        }
-        self.book(slot, own, bytes as u64);
-    }
-
-    fn book(&mut self, slot: usize, time: Duration, bytes: u64) {
-        self.meter.add(slot, time, bytes);
-        self.spent.nanos[slot] += time.as_nanos() as u64;
-        if self.shared.flow.names[slot] == "read" {
-            self.spent.read_bytes += bytes;
-        }
-        if time > self.slowest.1 {
-            self.slowest = (slot, time);
-        }
     }
 }

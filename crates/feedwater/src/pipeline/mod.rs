@@ -2,6 +2,7 @@
 //! (`engine`), to whom (`epoch`), where it is (`state`), what went wrong (`policy`) and where the time went (`report`).
 
 mod build;
+mod clock;
 mod engine;
 mod epoch;
 mod needs;

@@ -1,13 +1,13 @@
-//! Records to look at: `cargo test --release -p feedwater-profile --test make_records -- --ignored`.
+//! Simulated records and their reports, to look at:
+//! `cargo run --release -p feedwater-profile --example make_records -- FOLDER`
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up has failed")]
+#![allow(clippy::unwrap_used, reason = "nothing to do but stop")]
 
+#[path = "../tests/common/mod.rs"]
 mod common;
 
-#[test]
-#[ignore = "writes files to look at: RECORDS names the folder"]
-fn write() {
-    let folder = std::path::PathBuf::from(std::env::var_os("RECORDS").expect("RECORDS names a folder"));
+fn main() {
+    let folder = std::path::PathBuf::from(std::env::args_os().nth(1).expect("name a folder"));
     let long = common::Case { steps: 100_000, ..common::input_bound() };
     let hostile = common::Case { steps: 120, ..common::input_bound() };
     for (name, case) in [
