@@ -17,6 +17,8 @@ use crate::record::SLOWEST;
 pub struct Cost {
     /// Samples.
     pub rows: u64,
+    /// The epoch that they are of.
+    pub epoch: u64,
     /// Time of workers, all together.
     pub work_nanos: f64,
     /// Of it, the samples that took the longest, the longest first; the others are taken to be alike.
@@ -107,6 +109,7 @@ mod tests {
         vec![
             Cost {
                 rows,
+                epoch: 0,
                 work_nanos: work,
                 slowest_nanos: [work / rows as f64; SLOWEST],
                 busy_nanos: busy,
@@ -163,7 +166,7 @@ mod tests {
             let costs: Vec<Cost> = works
                 .into_iter()
                 .map(|(rows, work_nanos, busy_nanos)| Cost {
-                    rows, work_nanos, slowest_nanos: [work_nanos / rows as f64; SLOWEST], busy_nanos, counts: true,
+                    rows, epoch: 0, work_nanos, slowest_nanos: [work_nanos / rows as f64; SLOWEST], busy_nanos, counts: true,
                 })
                 .collect();
             let busy = costs.iter().map(|cost| cost.busy_nanos).sum::<f64>() / costs.len() as f64;

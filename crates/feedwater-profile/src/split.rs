@@ -219,6 +219,7 @@ impl Work {
                     std::array::from_fn(|at| kept[at] + (batch.slowest[at] - beyond[at]).max(0.0) * share);
                 Cost {
                     rows: step.rows.max(1),
+                    epoch: step.epoch,
                     work_nanos: work,
                     slowest_nanos: slowest,
                     busy_nanos: (step.wall_nanos - step.wait_nanos.min(step.wall_nanos)) as f64,

@@ -79,20 +79,8 @@ impl Steps {
         let prefetch = record.run.settings.prefetch.unwrap_or(0);
         // What was made ahead before the first step says nothing about the pace that follows.
         let warm_up = WARM_UP.max(prefetch).min(WARM_UP.max(record.steps.len() / 4));
-        let size = record.run.settings.batch_size;
-        let edge = |at: usize| {
-            let (step, before) = (&record.steps[at], at.checked_sub(1).map(|before| &record.steps[before]));
-            if size.is_some_and(|size| step.rows > 0 && step.rows * 4 < size * 3) {
-                Some("short batch")
-            } else if before.is_some_and(|before| before.epoch != step.epoch) {
-                Some("first of an epoch")
-            } else {
-                None
-            }
-        };
-        // Where epochs are a few steps long, their edges are what the run consists of.
-        let edges = (0..record.steps.len()).filter(|at| edge(*at).is_some()).count();
-        let edges_apart = edges * MOST_EDGES < record.steps.len();
+        let batches: Vec<_> = record.steps.iter().map(|step| (step.epoch, step.rows)).collect();
+        let edges = edges(&batches, record.run.settings.batch_size);
         let mut steady = Vec::new();
         let mut apart = Vec::new();
         for (at, step) in record.steps.iter().enumerate() {
@@ -100,7 +88,7 @@ impl Steps {
                 apart.push((at, "warm-up".to_owned()));
             } else if let Some(mark) = &step.mark {
                 apart.push((at, mark.clone()));
-            } else if let Some(why) = edge(at).filter(|_| edges_apart) {
+            } else if let Some(why) = edges[at] {
                 apart.push((at, why.to_owned()));
             } else {
                 steady.push(at);
@@ -154,6 +142,32 @@ fn mean(steps: &[&Step]) -> Mean {
         unknown_nanos: of(Step::unknown_nanos),
         rows: of(|step| step.rows),
     }
+}
+
+/// Which of some batches, each with its epoch and rows, lie at an edge of an epoch, and how. Where epochs are a few steps
+/// long, their edges are what the run consists of: then none.
+pub(crate) fn edges(batches: &[(u64, u64)], size: Option<u64>) -> Vec<Option<&'static str>> {
+    let mut edges: Vec<_> = (0..batches.len())
+        .map(|at| {
+            let (epoch, rows) = batches[at];
+            if size.is_some_and(|size| rows > 0 && rows * 4 < size * 3) {
+                Some("short batch")
+            } else {
+                (at == 0 || batches[at - 1].0 != epoch).then_some("first of an epoch")
+            }
+        })
+        .collect();
+    // Judged by whole epochs, where there are any: what a run was cut off in says nothing about how long they are.
+    let last = batches.last().map(|(epoch, _)| *epoch);
+    let whole = batches.iter().take_while(|(epoch, _)| Some(*epoch) != last).count();
+    let judged = &edges[..if whole > 0 { whole } else { edges.len() }];
+    if judged.iter().flatten().count() * MOST_EDGES >= judged.len() {
+        edges.fill(None);
+    } else if let Some(first) = edges.first_mut() {
+        // Where a run begins is no edge of an epoch; it is warm-up.
+        first.take_if(|why| *why == "first of an epoch");
+    }
+    edges
 }
 
 /// The value that a share of `sorted` lies below or at.

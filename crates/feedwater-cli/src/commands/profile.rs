@@ -143,7 +143,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<ExitCode> {
     };
     let task = options.task.map_or_else(|| Task::of(&data), Ok)?;
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let host = Host { crowding: Some(machine::crowding(cores)), ..machine::host_with_data(&data) };
+    let host = Host { fill: machine::fill(), ..machine::host_with_data(&data) };
     let devices = devices(options)?;
     let first = Setup {
         task,
@@ -169,6 +169,8 @@ pub(crate) fn run(options: &Options) -> miette::Result<ExitCode> {
         // A larger batch goes through the data faster; as many samples are as good as as many steps.
         let steps =
             (options.num_steps * options.batch_size / setup.batch_size).max(40).min(options.num_steps);
+        // Asked before each run: it drifts.
+        let host = Host { crowding: Some(machine::crowding(cores)), ..host.clone() };
         let job = Job { name, host: &host, devices: &devices, steps, record: &file, progress: &progress };
         let mut record = run::run(setup, &job)?;
         record.run.planned_steps = options.total_steps;

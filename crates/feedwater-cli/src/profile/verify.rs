@@ -39,26 +39,34 @@ pub(crate) fn wishes(setup: &Setup, cores: usize) -> Vec<(String, Wish)> {
     wishes
 }
 
-/// Rounds of a comparison. A machine's pace drifts, so each prediction is made from a run right before the one that it
-/// is for, and the middle of the rounds is what counts.
-const ROUNDS: usize = 5;
+/// Rounds of a comparison.
+const ROUNDS: usize = 7;
 
 /// Predicts, runs, compares.
+///
+/// A machine's pace drifts by more than predictions are off. So a run with the setting stands between two without it,
+/// what they predict is averaged, and the middle of the rounds is what counts.
 pub(crate) fn verify(
     what: &str,
     wish: &Wish,
     mut before: impl FnMut() -> miette::Result<Record>,
     mut after: impl FnMut() -> miette::Result<Record>,
 ) -> miette::Result<Option<Verified>> {
-    let mut rounds = Vec::new();
-    for _ in 0..ROUNDS {
+    let mut predict = || -> miette::Result<Option<Prediction>> {
         let record = before()?;
         let facts = Facts::of(&record).map_err(|error| miette!("{error}"))?;
-        let Some(predicted) = facts.predict(wish) else { return Ok(None) };
+        Ok(facts.predict(wish))
+    };
+    let mut rounds = Vec::new();
+    let Some(mut earlier) = predict()? else { return Ok(None) };
+    for _ in 0..ROUNDS {
         let measured = Diagnosis::of(&after()?).map_err(|error| miette!("{error}"))?.samples_per_second;
+        let Some(later) = predict()? else { return Ok(None) };
+        let predicted = earlier.averaged(&later);
         let off_percent = 100.0 * (predicted.samples_per_second / measured - 1.0);
         let what = what.to_owned();
         rounds.push(Verified { what, predicted, measured_samples_per_second: measured, off_percent });
+        earlier = later;
     }
     rounds.sort_by(|a, b| a.off_percent.total_cmp(&b.off_percent));
     Ok(rounds.into_iter().nth(ROUNDS / 2))

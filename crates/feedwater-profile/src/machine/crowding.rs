@@ -2,7 +2,7 @@
 //!
 //! Two threads on two cores are not twice as fast where the cores share what they compute with (two threads of one core,
 //! a clock that falls under load, a neighbour on the same machine). Asked once before a profile, it takes a few
-//! hundredths of a second, and every prediction for another number of threads stands on it.
+//! tenths of a second, and every prediction for another number of threads stands on it.
 
 use std::{
     hint::black_box,
@@ -11,10 +11,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Rounds, in which the work is done alone and then together: a machine's pace drifts, so the two must lie close.
-const ROUNDS: usize = 9;
-/// Passes of a round; one takes about half a millisecond.
-const PASSES: usize = 4;
+/// Rounds, in which the work is done alone and then together: a machine's pace drifts, so the two must lie close, and
+/// there must be many.
+const ROUNDS: usize = 41;
+/// Passes of a round; one takes about a tenth of a millisecond.
+const PASSES: usize = 30;
 const NUMBERS: usize = 4096;
 
 /// The time of the same work on all of `threads` at once, over its time on one alone; never below 1.
@@ -22,28 +23,32 @@ pub fn crowding(threads: usize) -> f64 {
     if threads < 2 {
         return 1.0;
     }
-    let mut ratios: Vec<f64> = (0..ROUNDS)
-        .map(|_| {
-            let alone = passes();
-            let barrier = Barrier::new(threads);
-            let together = thread::scope(|scope| {
-                let crowd: Vec<_> = (0..threads)
-                    .map(|_| {
-                        scope.spawn(|| {
-                            barrier.wait();
-                            passes()
-                        })
+    let mut alone = Vec::with_capacity(ROUNDS);
+    let mut together = Vec::with_capacity(ROUNDS);
+    for _ in 0..ROUNDS {
+        alone.push(passes().as_secs_f64());
+        let barrier = Barrier::new(threads);
+        let times = thread::scope(|scope| {
+            let crowd: Vec<_> = (0..threads)
+                .map(|_| {
+                    scope.spawn(|| {
+                        barrier.wait();
+                        passes()
                     })
-                    .collect();
-                let times: Vec<Duration> =
-                    crowd.into_iter().filter_map(|thread| thread.join().ok()).collect();
-                times.iter().sum::<Duration>() / times.len().max(1) as u32
-            });
-            together.as_secs_f64() / alone.as_secs_f64().max(1e-9)
-        })
-        .collect();
-    ratios.sort_by(f64::total_cmp);
-    ratios[ROUNDS / 2].max(1.0)
+                })
+                .collect();
+            crowd.into_iter().filter_map(|thread| thread.join().ok()).collect::<Vec<Duration>>()
+        });
+        together.push(times.iter().sum::<Duration>().as_secs_f64() / times.len().max(1) as f64);
+    }
+    (middle(together) / middle(alone).max(1e-9)).max(1.0)
+}
+
+/// The mean without the quarter at each end.
+fn middle(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    let kept = &times[times.len() / 4..times.len() - times.len() / 4];
+    kept.iter().sum::<f64>() / kept.len() as f64
 }
 
 fn passes() -> Duration {

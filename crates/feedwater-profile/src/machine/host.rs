@@ -26,6 +26,7 @@ pub fn host() -> Host {
         quota_cores,
         memory_bytes: memory.total_bytes.into_iter().chain(memory.limit_bytes).min(),
         crowding: None,
+        fill: Vec::new(),
         disk: None,
     }
 }

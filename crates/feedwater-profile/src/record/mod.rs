@@ -100,8 +100,20 @@ pub struct Host {
     pub memory_bytes: Option<u64>,
     /// How much longer a thread takes for the same work when all usable cores work: 1 where they share nothing.
     pub crowding: Option<f64>,
+    /// What writing memory takes, for so much of it gone over in turn; the least first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub fill: Vec<Fill>,
     /// What the data lies on, as far as that is known.
     pub disk: Option<String>,
+}
+
+/// What writing memory takes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Fill {
+    /// So much is gone over in turn.
+    pub bytes: u64,
+    /// A mebibyte of it takes so long.
+    pub nanos_per_mib: f64,
 }
 
 /// An accelerator.
