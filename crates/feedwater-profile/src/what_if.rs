@@ -82,7 +82,11 @@ impl Facts<'_> {
                 let factor = self.crowd(*threads) / self.crowd(crew.threads.max(1));
                 let doubt = if *threads as f64 > self.usable_cores() { 0.10 } else { 0.05 };
                 let prefetch = if crew.threads == 0 { 3 } else { crew.prefetch };
-                (Crew { threads: *threads, prefetch, ..crew }, scaled(costs, factor), doubt)
+                // Those that slept while the queue was full are woken one after the other.
+                let handover_nanos =
+                    (crew.handover_nanos as f64 * *threads as f64 / crew.threads.max(1) as f64) as u64;
+                let wished = Crew { threads: *threads, prefetch, handover_nanos, ..crew };
+                (wished, scaled(costs, factor), doubt)
             }
             Wish::Prefetch(prefetch) => (Crew { prefetch: *prefetch, ..crew }, costs.clone(), 0.02),
             Wish::BatchSize(rows) => (crew, self.regrouped(crew, (*rows).max(1)), 0.05),

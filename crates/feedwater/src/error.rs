@@ -108,6 +108,9 @@ pub enum Error {
         /// The limit.
         limit: Duration,
     },
+    /// Whoever waits was told to stop waiting (see `Builder::interrupt`). Nothing is lost; it can be asked again.
+    #[error("interrupted while waiting for a batch")]
+    Interrupted,
     /// A saved state does not belong to this pipeline.
     #[error("this state cannot be resumed here: {what}{}", hint_line(.hint.as_deref()))]
     State {

@@ -5,7 +5,6 @@
 
 use std::fmt::Write as _;
 use std::io::{ErrorKind, Write as _};
-use std::process::ExitCode;
 
 use feedwater_profile::advise::{Advice, Asked, Basis, ModelSize, Task, advise, gigabytes};
 use miette::{IntoDiagnostic, WrapErr};
@@ -68,7 +67,7 @@ pub(crate) struct Options {
 }
 
 /// Advises, prints, and says by the exit code whether the model fits.
-pub(crate) fn run(options: &Options) -> miette::Result<ExitCode> {
+pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     let advice =
         asked(options).and_then(|asked| advise(&asked)).map_err(|error| miette::miette!("{error}"))?;
     let printed = if options.json { as_json(&advice)? } else { as_text(&advice, width()) };
@@ -76,7 +75,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<ExitCode> {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
         done => done.into_diagnostic().wrap_err("could not print the advice")?,
     }
-    Ok(if advice.fits { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    Ok(if advice.fits { 0 } else { 1 })
 }
 
 fn asked(options: &Options) -> feedwater_profile::Result<Asked> {

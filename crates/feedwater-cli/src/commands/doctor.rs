@@ -5,7 +5,6 @@
 
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use miette::{IntoDiagnostic, WrapErr};
 
@@ -76,7 +75,7 @@ pub(crate) struct Options {
 }
 
 /// Looks, prints, packs if asked to, and says by the exit code how it is.
-pub(crate) fn run(options: &Options) -> miette::Result<ExitCode> {
+pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     if let Some(data) = options.data.as_ref().filter(|data| !data.exists()) {
         return Err(miette::miette!(
             help = "leave it out to look at the machine alone",
@@ -109,7 +108,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<ExitCode> {
             eprintln!("written");
         }
     }
-    Ok(ExitCode::from(examination.exit_code()))
+    Ok(examination.exit_code())
 }
 
 /// Whether the person at the terminal wants it.

@@ -5,7 +5,6 @@
 
 use std::io::{self, ErrorKind, IsTerminal as _, Write};
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use miette::{IntoDiagnostic, WrapErr};
@@ -106,7 +105,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// Shows what there is to be seen.
-pub(crate) fn run(options: &Options) -> miette::Result<ExitCode> {
+pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     let mut monitor = Monitor::new(options.record.as_deref()).map_err(|error| miette::miette!("{error}"))?;
     let on_screen = !(options.web || options.json || options.once);
     if !on_screen {
@@ -138,7 +137,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<ExitCode> {
             "the output is not a terminal"
         ));
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(0)
 }
 
 /// Two columns are the plain frame's indent.

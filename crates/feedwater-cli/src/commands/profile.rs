@@ -3,7 +3,7 @@
 //! Two short runs against a pretended accelerator: one as a plain loop with one thread has it, one with the settings that
 //! this machine wants. The first is what is diagnosed; the second shows whether the diagnosis was right.
 
-use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
+use std::{io::IsTerminal, path::PathBuf};
 
 use feedwater_profile::{
     Diagnosis, Record, machine,
@@ -127,7 +127,7 @@ struct Measured {
     diagnosis: Diagnosis,
 }
 
-pub(crate) fn run(options: &Options) -> miette::Result<ExitCode> {
+pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     let scratch = tempfile::tempdir().into_diagnostic().wrap_err("could not make a folder for records")?;
     let (data, generated) = if let Some(data) = &options.data {
         (data.clone(), false)
@@ -205,7 +205,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<ExitCode> {
         shown(options, &first, &tuned, &one, &two, &verified, &devices)
     };
     print(printed.trim_end())?;
-    Ok(ExitCode::SUCCESS)
+    Ok(0)
 }
 
 /// The devices that were named, with what each does and how they are connected; none where there is no driver.

@@ -4,7 +4,6 @@
 //! installs) or a signal, which only sets a flag that the loop looks at.
 
 use std::io::{self, IsTerminal as _};
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -40,7 +39,7 @@ pub(crate) struct View {
 }
 
 /// Shows the screen until the user has seen enough.
-pub(crate) fn run(mut monitor: Monitor, interval: Duration, colour: bool) -> io::Result<ExitCode> {
+pub(crate) fn run(mut monitor: Monitor, interval: Duration, colour: bool) -> io::Result<u8> {
     let signal = signals()?;
     // Elsewhere crossterm waits, and where stdin is no terminal, it asks the one that the program belongs to.
     let keys_from_stdin = cfg!(unix) && io::stdin().is_terminal();
@@ -54,17 +53,17 @@ pub(crate) fn run(mut monitor: Monitor, interval: Duration, colour: bool) -> io:
             terminal.draw(|frame| draw(frame, &snapshot, &mut view))?;
             let left = due.saturating_duration_since(Instant::now());
             if keys_from_stdin && gone(left.min(SLICE)) {
-                return Ok(ExitCode::from(HUNG_UP));
+                return Ok(HUNG_UP);
             }
             if event::poll(if keys_from_stdin { Duration::ZERO } else { left.min(SLICE) })?
                 && let Event::Key(key) = event::read()?
                 && pressed(key, &mut view)
             {
-                return Ok(ExitCode::SUCCESS);
+                return Ok(0);
             }
             match signal.load(Ordering::Relaxed) {
                 0 => {}
-                number => return Ok(ExitCode::from(128 + number as u8)),
+                number => return Ok(128 + number as u8),
             }
             if Instant::now() >= due {
                 snapshot = monitor.sample();

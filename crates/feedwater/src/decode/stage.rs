@@ -106,6 +106,10 @@ impl Stage for DecodeStage {
         "decode"
     }
 
+    fn books(&self) -> (&'static [&'static str], &'static [&'static str]) {
+        (&["read"], &["resample"])
+    }
+
     fn describe(&self) -> String {
         format!("{:?}", self.decode)
     }

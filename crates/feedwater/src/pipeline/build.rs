@@ -56,7 +56,11 @@ pub(crate) struct Flow {
     pub(crate) budget_bytes: usize,
     pub(crate) stuck_after: Duration,
     pub(crate) measure: bool,
+    pub(crate) interrupt: Option<Interrupt>,
 }
+
+/// Asked now and then by whoever waits: is it to stop waiting?
+pub(crate) type Interrupt = Arc<dyn Fn() -> bool + Send + Sync>;
 
 impl Flow {
     /// Plans as if there were this many ranks: under a budget, the plan keeps to the number that the run began with.
@@ -107,6 +111,7 @@ pub struct Builder {
     world: usize,
     measure: bool,
     allocate: Allocate,
+    interrupt: Option<Interrupt>,
     /// The first thing that was wrong, said when the pipeline is built.
     wrong: Option<Error>,
 }
@@ -139,6 +144,7 @@ impl Pipeline {
             world: 1,
             measure: true,
             allocate: Arc::new(Memory::new),
+            interrupt: None,
             wrong: None,
         }
     }
@@ -301,6 +307,13 @@ impl Builder {
         self
     }
 
+    /// Asked now and then while a batch is waited for; yes ends the wait with [`Error::Interrupted`]. It is how Ctrl-C
+    /// reaches a program in another language.
+    pub fn interrupt(mut self, asked: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        self.interrupt = Some(Arc::new(asked));
+        self
+    }
+
     /// Whether stages are timed. For measuring what measuring costs; without it, no wait has a name.
     #[doc(hidden)]
     pub fn measure(mut self, measure: bool) -> Self {
@@ -420,6 +433,7 @@ impl Builder {
             budget_bytes: self.budget_bytes,
             stuck_after: self.stuck_after,
             measure: self.measure,
+            interrupt: self.interrupt,
         };
         Ok(Pipeline::new(flow, state))
     }
@@ -468,13 +482,16 @@ fn names(stages: &[Arc<dyn Stage>]) -> (Arc<[&'static str]>, Vec<usize>) {
     let mut names = vec!["source"];
     let mut slots = Vec::new();
     for stage in stages {
-        if stage.name() == "decode" {
-            names.push("read");
-        }
+        let (before, after) = stage.books();
+        names.extend(before);
         slots.push(names.len());
         names.push(stage.name());
-        if stage.name() == "decode" {
-            names.push("resample");
+        // Two stages may book the same: it has one name.
+        for name in after {
+            // Two stages may book under one name.
+            if !names.contains(name) {
+                names.push(name);
+            }
         }
     }
     names.push("batch");

@@ -37,6 +37,8 @@ use crate::{
     sample::{Sample, Value, field},
 };
 
+/// How often somebody who waits asks whether to go on waiting.
+const INTERRUPT: Duration = Duration::from_millis(50);
 /// A run of samples should take about this long: far more than claiming it costs, far less than anybody waits.
 const RUN_NANOS: u64 = 300_000;
 
@@ -176,6 +178,11 @@ impl Engine {
         Ok(engine)
     }
 
+    /// Whether the next step is ready.
+    pub(crate) fn is_ready(&self) -> bool {
+        lock(&self.shared.queue).entries.front().is_some_and(|entry| entry.finished.is_some())
+    }
+
     /// The next step, when it is ready.
     pub(crate) fn take(&self) -> Result<Taken> {
         let shared = &*self.shared;
@@ -188,7 +195,18 @@ impl Engine {
             }
             began.get_or_insert_with(Instant::now);
             let patience = shared.flow.stuck_after.min(Duration::from_secs(2)) / 2;
-            queue = shared.ready.wait_timeout(queue, patience).unwrap_or_else(PoisonError::into_inner).0;
+            let patience = if shared.flow.interrupt.is_some() { patience.min(INTERRUPT) } else { patience };
+            let (woken, waited) =
+                shared.ready.wait_timeout(queue, patience).unwrap_or_else(PoisonError::into_inner);
+            queue = woken;
+            if let Some(interrupt) = shared.flow.interrupt.as_ref().filter(|_| waited.timed_out()) {
+                // Whoever is asked may wait for something that a worker holds.
+                drop(queue);
+                if interrupt() {
+                    return Err(Error::Interrupted);
+                }
+                queue = lock(&shared.queue);
+            }
             if let Some(stuck) = queue.entries.front().and_then(|entry| shared.stuck(&entry.unit)) {
                 return Err(stuck);
             }

@@ -54,6 +54,13 @@ impl Pipeline {
     /// last of this one are consumed. Dropping an epoch before its end stops all threads; asking for it again starts it
     /// over, unless a state is restored first.
     pub fn epoch(&mut self, epoch: u64) -> Epoch<'_> {
+        let reading = self.begin(epoch);
+        Epoch { pipeline: self, reading }
+    }
+
+    /// The same as [`epoch`](Self::epoch), for who cannot hold on to a borrow: what it gives back goes into
+    /// [`next`](Self::next), and [`stop`](Self::stop) is for who leaves early.
+    pub fn begin(&mut self, epoch: u64) -> Reading {
         let here = self.state.epoch == epoch;
         let goes_on =
             here && (self.restored || (self.engine.is_some() && self.state.at == Cursor::default()));
@@ -70,7 +77,82 @@ impl Pipeline {
             input: Input::default(),
             wait_nanos: 0,
         });
-        Epoch { pipeline: self, epoch, packing: packer, done: false }
+        Reading { epoch, packing: packer, done: false }
+    }
+
+    /// The next batch of an epoch that was begun.
+    pub fn next(&mut self, reading: &mut Reading) -> Option<Result<ReadyBatch>> {
+        if reading.done {
+            return None;
+        }
+        let next = self.read(reading).transpose();
+        match &next {
+            None => reading.done = true,
+            // Nothing was lost: it can be asked again.
+            Some(Ok(_) | Err(Error::Interrupted)) => {}
+            Some(Err(_)) => {
+                reading.done = true;
+                self.engine = None;
+            }
+        }
+        next
+    }
+
+    /// Whether the next batch is there, so that asking for it does not wait.
+    pub fn is_ready(&self) -> bool {
+        self.engine.as_ref().is_some_and(Engine::is_ready)
+    }
+
+    /// Ends all threads. What was made ahead is lost; what was consumed is not.
+    pub fn stop(&mut self) {
+        self.engine = None;
+    }
+
+    fn read(&mut self, reading: &mut Reading) -> Result<Option<ReadyBatch>> {
+        if reading.packing.is_some() {
+            return self.read_packed(reading);
+        }
+        let mut taken = self.take()?;
+        self.book(&taken)?;
+        let input = self.input(&mut taken);
+        let wait_nanos = taken.waited.as_nanos() as u64;
+        let Taken { step, finished: Finished { batch, .. }, .. } = taken;
+        let (Some(step), Some(mut batch)) = (step, batch) else {
+            self.end_epoch()?;
+            return Ok(None);
+        };
+        (batch.input, batch.wait_nanos) = (input, wait_nanos);
+        self.advance(step.next, &step.samples, &mut batch);
+        Ok(Some(batch))
+    }
+
+    fn read_packed(&mut self, reading: &mut Reading) -> Result<Option<ReadyBatch>> {
+        let flow = self.flow.clone();
+        let Some(packing) = &mut reading.packing else { return Ok(None) };
+        while !packing.packer.is_full() && !packing.ended {
+            let mut taken = self.take()?;
+            self.book(&taken)?;
+            packing.add(self.input(&mut taken), taken.waited);
+            match &taken.step {
+                Some(step) => packing.next = step.next.window,
+                None => packing.ended = true,
+            }
+            for document in taken.finished.documents {
+                packing.packer.push(document);
+            }
+        }
+        let dropped = flow.plan.drop_last && !packing.packer.is_full();
+        if packing.packer.is_empty() || dropped {
+            self.end_epoch()?;
+            return Ok(None);
+        }
+        let step = self.state.at.step;
+        let mut batch = packing.packer.pack(&flow.collate, reading.epoch, step, flow.rank, flow.world);
+        let next = cursor_after(&packing.packer, step + 1, packing.next);
+        batch.input = std::mem::take(&mut packing.input);
+        batch.wait_nanos = std::mem::take(&mut packing.wait_nanos);
+        self.advance(next, &[next.window, next.within], &mut batch);
+        Ok(Some(batch))
     }
 
     /// What was consumed so far: the place to go on from.
@@ -201,13 +283,17 @@ impl Pipeline {
     }
 }
 
-/// The batches of one epoch.
-#[expect(clippy::struct_field_names, reason = "its number is what an epoch is called by")]
-pub struct Epoch<'p> {
-    pipeline: &'p mut Pipeline,
+/// Where in an epoch somebody is who reads it.
+pub struct Reading {
     epoch: u64,
     packing: Option<Packing>,
     done: bool,
+}
+
+/// The batches of one epoch.
+pub struct Epoch<'p> {
+    pipeline: &'p mut Pipeline,
+    reading: Reading,
 }
 
 struct Packing {
@@ -238,79 +324,20 @@ impl Epoch<'_> {
     pub fn report(&self) -> Report {
         self.pipeline.report()
     }
-
-    fn advance(&mut self) -> Result<Option<ReadyBatch>> {
-        if self.packing.is_some() {
-            return self.packed();
-        }
-        let mut taken = self.pipeline.take()?;
-        self.pipeline.book(&taken)?;
-        let input = self.pipeline.input(&mut taken);
-        let wait_nanos = taken.waited.as_nanos() as u64;
-        let Taken { step, finished: Finished { batch, .. }, .. } = taken;
-        let (Some(step), Some(mut batch)) = (step, batch) else {
-            self.pipeline.end_epoch()?;
-            return Ok(None);
-        };
-        (batch.input, batch.wait_nanos) = (input, wait_nanos);
-        self.pipeline.advance(step.next, &step.samples, &mut batch);
-        Ok(Some(batch))
-    }
-
-    fn packed(&mut self) -> Result<Option<ReadyBatch>> {
-        let flow = self.pipeline.flow.clone();
-        let Some(packing) = &mut self.packing else { return Ok(None) };
-        while !packing.packer.is_full() && !packing.ended {
-            let mut taken = self.pipeline.take()?;
-            self.pipeline.book(&taken)?;
-            packing.add(self.pipeline.input(&mut taken), taken.waited);
-            match &taken.step {
-                Some(step) => packing.next = step.next.window,
-                None => packing.ended = true,
-            }
-            for document in taken.finished.documents {
-                packing.packer.push(document);
-            }
-        }
-        let dropped = flow.plan.drop_last && !packing.packer.is_full();
-        if packing.packer.is_empty() || dropped {
-            self.pipeline.end_epoch()?;
-            return Ok(None);
-        }
-        let step = self.pipeline.state.at.step;
-        let mut batch = packing.packer.pack(&flow.collate, self.epoch, step, flow.rank, flow.world);
-        let next = cursor_after(&packing.packer, step + 1, packing.next);
-        batch.input = std::mem::take(&mut packing.input);
-        batch.wait_nanos = std::mem::take(&mut packing.wait_nanos);
-        self.pipeline.advance(next, &[next.window, next.within], &mut batch);
-        Ok(Some(batch))
-    }
 }
 
 impl Iterator for Epoch<'_> {
     type Item = Result<ReadyBatch>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.done {
-            return None;
-        }
-        let next = self.advance().transpose();
-        match &next {
-            None => self.done = true,
-            Some(Err(_)) => {
-                self.done = true;
-                self.pipeline.engine = None;
-            }
-            Some(Ok(_)) => {}
-        }
-        next
+        self.pipeline.next(&mut self.reading)
     }
 }
 
 impl Drop for Epoch<'_> {
     fn drop(&mut self) {
-        if !self.done {
-            self.pipeline.engine = None;
+        if !self.reading.done {
+            self.pipeline.stop();
         }
     }
 }

@@ -14,7 +14,7 @@ mod stage;
 mod state;
 
 pub use build::{Builder, Threads};
-pub use epoch::{Epoch, Pipeline};
+pub use epoch::{Epoch, Pipeline, Reading};
 pub use plan::Cursor;
 pub use policy::{BadSample, Policy};
 pub use report::{Report, StageReport, Wait};

@@ -28,6 +28,11 @@ pub trait Stage: Send + Sync {
         None
     }
 
+    /// The names under which it books part of its time ([`Context::charge`]): what comes before it, and after it.
+    fn books(&self) -> (&'static [&'static str], &'static [&'static str]) {
+        (&[], &[])
+    }
+
     /// Does it.
     fn apply(&self, sample: &mut Sample, context: &mut Context) -> Result<(), Fault>;
 }

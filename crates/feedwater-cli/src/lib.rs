@@ -1,0 +1,105 @@
+//! The `feedwater` command, as a library: the program calls it, and so does the Python package, which brings the command
+//! along in its wheel.
+
+mod commands;
+mod doctor;
+mod generate;
+mod inspect;
+mod monitor;
+mod profile;
+mod shell;
+
+use std::ffi::OsString;
+
+use clap::{Parser, Subcommand};
+
+/// Keeps an accelerator fed while a model trains, and when it starves, says why and what will fix it.
+#[derive(Parser)]
+#[command(name = "feedwater", version, propagate_version = true, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Say what a dataset is, how long its samples are, and what is wrong with it
+    Inspect(commands::inspect::Options),
+    /// Measure whether data keeps an accelerator fed, and say why not
+    Profile(commands::profile::Options),
+    /// Make a dataset to try things on
+    Generate(commands::generate::Options),
+    /// Say where the accelerator of a recorded run waits, what it costs and what will fix it
+    Report(commands::report::Options),
+    /// Say whether a recorded run is better than one before it, or whether that is noise
+    Compare(commands::compare::Options),
+    /// Say what is right and wrong with this machine, and pack it up for others to look at
+    Doctor(commands::doctor::Options),
+    /// Say what settings to begin with, before there is a run
+    Advise(commands::advise::Options),
+    /// Show what this machine and the run on it are doing, live
+    Monitor(commands::monitor::Options),
+}
+
+/// Runs the command with its arguments, the program's name first, and gives back its exit code.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(said) => {
+            // Nobody is left to tell where it cannot be printed.
+            let _ = said.print();
+            return said.exit_code() as u8;
+        }
+    };
+    let done = match cli.command {
+        Command::Inspect(options) => commands::inspect::run(&options),
+        Command::Profile(options) => commands::profile::run(&options),
+        Command::Generate(options) => commands::generate::run(&options).map(|()| 0),
+        Command::Report(options) => commands::report::run(&options),
+        Command::Compare(options) => commands::compare::run(&options),
+        Command::Doctor(options) => commands::doctor::run(&options),
+        Command::Advise(options) => commands::advise::run(&options),
+        Command::Monitor(options) => commands::monitor::run(&options),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("{}", told(&error));
+        // 1 is the answer of a command that worked and found something wrong.
+        2
+    })
+}
+
+/// An error as all commands tell it: what happened, why, and a hint, a line each.
+fn told(error: &miette::Report) -> String {
+    let mut what = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        // Some errors say themselves what caused them.
+        if !what.contains(&cause) {
+            what = format!("{what}: {cause}");
+        }
+    }
+    // The engine's errors bring their hint along as a last line.
+    let (what, own_hint) = match what.split_once("\nhint: ") {
+        Some((what, hint)) => (what.to_owned(), Some(hint.to_owned())),
+        None => (what, None),
+    };
+    let hint = own_hint.or_else(|| error.help().map(|help| help.to_string()));
+    let hint = hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
+    format!("error: {what}{hint}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use miette::{IntoDiagnostic, WrapErr};
+
+    #[test]
+    fn errors_of_all_kinds_are_told_alike() {
+        let ours = miette::miette!(help = "for example --clips 200", "there would be no clips");
+        assert_eq!(told(&ours), "error: there would be no clips\nhint: for example --clips 200");
+        let engine = feedwater::Error::config_hint("`x` does not exist", "make it");
+        assert_eq!(told(&miette::miette!("{engine}")), "error: `x` does not exist\nhint: make it");
+        let read = || feedwater::Error::read("x", std::io::Error::other("disk on fire"));
+        let chained = Err::<(), _>(read()).into_diagnostic().wrap_err("no data").unwrap_err();
+        assert_eq!(told(&chained), "error: no data: cannot read `x`: disk on fire");
+    }
+}

@@ -1,0 +1,17 @@
+"""How is the command started from the wheel? `feedwater …` and `python -m feedwater …` are the same program."""
+
+import signal
+import sys
+
+from feedwater import _core
+
+
+def main() -> int:
+    """Runs the `feedwater` command with the arguments of this process."""
+    # Ctrl-C ends the command at once, as it does where it is a program of its own.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return _core.main(["feedwater", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+//! The engine and the command as a Python extension: `feedwater._core`, private, thin. What people use is in
+//! `python/feedwater/`, in Python, where its types and words are.
+
+mod batch;
+mod builder;
+mod errors;
+mod map;
+mod pipeline;
+
+use pyo3::prelude::*;
+
+/// The engine. Private: use `feedwater`.
+#[pymodule(gil_used = true)]
+mod _core {
+    #[pymodule_export]
+    use crate::{
+        batch::{Batch, Tensor},
+        builder::Builder,
+        pipeline::Pipeline,
+    };
+
+    use std::ffi::OsString;
+
+    use feedwater_profile::{Diagnosis, Record, render};
+    use pyo3::{exceptions::PyValueError, prelude::*};
+
+    /// The version of the engine.
+    #[pymodule_export]
+    #[expect(non_upper_case_globals, reason = "what Python calls it")]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+
+    /// Runs the `feedwater` command; the first argument is the program's name.
+    #[pyfunction]
+    fn main(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
+        py.detach(|| feedwater_cli::main(arguments))
+    }
+
+    /// What a record says, in words for a terminal of 80 columns.
+    #[pyfunction]
+    fn verdict(py: Python<'_>, record: std::path::PathBuf) -> PyResult<String> {
+        py.detach(|| {
+            let record = Record::open(record).map_err(told)?;
+            let diagnosis = Diagnosis::of(&record).map_err(told)?;
+            Ok(render::text::render(&diagnosis, render::text::Colour::None))
+        })
+    }
+
+    /// What a record says, as a page for a browser.
+    #[pyfunction]
+    fn html(py: Python<'_>, record: std::path::PathBuf) -> PyResult<String> {
+        py.detach(|| {
+            let record = Record::open(record).map_err(told)?;
+            let diagnosis = Diagnosis::of(&record).map_err(told)?;
+            render::html::render(&record, &diagnosis).map_err(told)
+        })
+    }
+
+    /// What a record says, as JSON.
+    #[pyfunction]
+    fn diagnose(py: Python<'_>, record: std::path::PathBuf) -> PyResult<String> {
+        py.detach(|| {
+            let record = Record::open(record).map_err(told)?;
+            serde_json::to_string(&Diagnosis::of(&record).map_err(told)?).map_err(told)
+        })
+    }
+
+    /// This machine, as a record describes it, as JSON.
+    #[pyfunction]
+    fn host(py: Python<'_>) -> PyResult<String> {
+        py.detach(|| serde_json::to_string(&feedwater_profile::machine::host()).map_err(told))
+    }
+
+    fn told(error: impl std::fmt::Display) -> PyErr {
+        PyValueError::new_err(error.to_string())
+    }
+}
