@@ -7,6 +7,7 @@ another process.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -227,9 +228,40 @@ class Pipeline:
 
         return TorchLoader(self, device=device, depth=depth)
 
-    def build(self, buffers: Callable[[int], torch.Tensor] | None = None) -> _core.Pipeline:
+    # For hosts, which have settings of their own.
+
+    def says(self, name: str) -> bool:
+        """Whether a method of this name was called."""
+        return any(call == name for call, _, _ in self._calls)
+
+    def with_batch_size(self, size: int) -> Pipeline:
+        """The same, with so many samples (or blocks) in a batch; a budget of frames or tokens stays."""
+        return self._batch_with(lambda said: {**said, **_sized(said, size)})
+
+    def drop_last(self) -> Pipeline:
+        """The same, without the last batch of an epoch where it is not full."""
+        return self._batch_with(lambda said: {**said, "drop_last": True})
+
+    def _batch_with(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Pipeline:
+        said = [kwargs for name, _, kwargs in self._calls if name == "batch"]
+        return self._with("batch", **change(said[-1] if said else {"size": 1}))
+
+    def __len__(self) -> int:
+        """How many samples there are, after long clips were cut."""
+        return self.build().samples()
+
+    def __bool__(self) -> bool:
+        return True
+
+    def build(self, buffers: Callable[[int], Any] | None = None) -> _core.Pipeline:
         """Puts it together. Whatever is wrong is an error here."""
-        builder = _core.Builder(self._path)
+        try:
+            builder = _core.Builder(self._path)
+        except ValueError as error:
+            pattern = any(sign in str(self._path) for sign in "{*?[")
+            if pattern or self._path.exists():
+                raise
+            raise FileNotFoundError(str(error)) from None
         if not any(name == "ranks" for name, _, _ in self._calls):
             builder.ranks(*_environment_ranks())
         for name, args, kwargs in self._calls:
@@ -246,6 +278,12 @@ class Pipeline:
             return f".{name}({', '.join(said)})"
 
         return f"open({str(self._path)!r})" + "".join(shown(call) for call in self._calls)
+
+
+def _sized(said: dict[str, Any], size: int) -> dict[str, Any]:
+    if said.get("packed"):
+        return {"packed": (said["packed"][0], size)}
+    return {} if said.get("frames") or said.get("tokens") else {"size": size}
 
 
 def _environment_ranks() -> tuple[int, int]:
@@ -344,6 +382,19 @@ def _as_it_is(tensor: _core.Tensor) -> _core.Tensor:
     return tensor
 
 
+_LIVE: weakref.WeakSet[Loader[Any]] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """Ends all threads while there is still a Python that they can be in."""
+    for loader in list(_LIVE):
+        # In a fork, they are in the other process.
+        with contextlib.suppress(RuntimeError):
+            loader._core.stop()
+    _core.settle(3.0)
+
+
 class Loader(Generic[Array]):
     """Batches, epoch after epoch. Each `for` over it is the next epoch, as with torch's `DataLoader`.
 
@@ -355,6 +406,7 @@ class Loader(Generic[Array]):
         self.pipeline = pipeline
         self._convert = convert
         self._core = self._build()
+        _LIVE.add(self)
         self._epoch = 0
         self._state = self._core.state()
         # Weak, so that who drops the loader in the midst of an epoch ends its threads there and then.
@@ -416,6 +468,11 @@ class Loader(Generic[Array]):
         """How the last batch was made: `input` of a step in docs/record.md."""
         return None if self._input is None else cast("dict[str, Any]", json.loads(self._input))
 
+    @property
+    def steps_consumed(self) -> int:
+        """How many batches of the epoch were consumed."""
+        return int(self.state_dict()["at"]["step"])
+
     def report(self) -> dict[str, Any]:
         """What each stage did and how long was waited, in nanoseconds."""
         return cast("dict[str, Any]", json.loads(self._core.report()))
@@ -474,7 +531,8 @@ class Loader(Generic[Array]):
         state, epoch = saved.pop("state"), saved.pop("epoch")
         self.__init__(**saved)  # type: ignore[misc]
         self.load_state_dict(state)
-        self._epoch = epoch
+        if not self.steps_consumed:
+            self._epoch = epoch
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.pipeline!r}>"

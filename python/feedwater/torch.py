@@ -47,13 +47,13 @@ class CudaSide:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.stream = torch.cuda.Stream(device)
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def copy(self, batch: Batch[torch.Tensor]) -> tuple[Batch[torch.Tensor], Event]:
         """Begins to copy a batch to the device."""
         with torch.cuda.stream(self.stream):
             moved = batch.replaced(lambda tensor: tensor.to(self.device, non_blocking=True))
-            event = torch.cuda.Event()
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(self.stream)
         return moved, event
 
@@ -100,7 +100,7 @@ class TorchLoader(Loader[torch.Tensor]):
 
 
 def _to_torch(tensor: _core.Tensor) -> torch.Tensor:
-    return torch.from_dlpack(tensor)  # type: ignore[attr-defined, no-any-return]
+    return torch.from_dlpack(tensor)  # type: ignore[attr-defined]
 
 
 def _pinned(size: int) -> torch.Tensor:
@@ -114,10 +114,10 @@ class _Moved(_Reading[torch.Tensor]):
         taken = super()._take()
         if taken is None:
             return None
-        batch, *rest = taken
+        batch, state, made = taken
         assert isinstance(self.loader, TorchLoader)
         device = self.loader.device
-        return batch.replaced(lambda tensor: tensor.to(device)), *rest
+        return batch.replaced(lambda tensor: tensor.to(device)), state, made
 
 
 class _Ahead(_Reading[torch.Tensor]):

@@ -2,13 +2,18 @@
 //! interface.
 
 use std::{
+    collections::HashMap,
     ffi::{CStr, c_void},
     ptr::NonNull,
     sync::Arc,
 };
 
 use feedwater::{BatchTensor, DType, ReadyBatch};
-use pyo3::{exceptions::PyTypeError, prelude::*, types::PyCapsule, types::PyDict};
+use pyo3::{
+    exceptions::PyTypeError,
+    prelude::*,
+    types::{PyCapsule, PyTuple},
+};
 
 /// A batch.
 #[pyclass(frozen, module = "feedwater._core")]
@@ -110,7 +115,7 @@ impl Tensor {
 
     /// What numpy asks for.
     #[getter(__array_interface__)]
-    fn array_interface<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    fn array_interface<'py>(&self, py: Python<'py>) -> PyResult<HashMap<&'static str, Bound<'py, PyAny>>> {
         let typestr = match self.tensor.dtype {
             DType::F32 => "<f4",
             DType::F16 => "<f2",
@@ -121,12 +126,14 @@ impl Tensor {
                 ));
             }
         };
-        let interface = PyDict::new(py);
-        interface.set_item("shape", pyo3::types::PyTuple::new(py, &self.tensor.shape)?)?;
-        interface.set_item("typestr", typestr)?;
-        interface.set_item("data", (self.data_ptr(), false))?;
-        interface.set_item("version", 3)?;
-        Ok(interface)
+        let shape = PyTuple::new(py, &self.tensor.shape)?;
+        let data = (self.data_ptr(), false).into_pyobject(py)?;
+        Ok(HashMap::from([
+            ("shape", shape.into_any()),
+            ("typestr", typestr.into_pyobject(py)?.into_any()),
+            ("data", data.into_any()),
+            ("version", 3_i32.into_pyobject(py)?.into_any()),
+        ]))
     }
 
     /// CPU, number 0.
@@ -146,7 +153,9 @@ impl Tensor {
     ) -> PyResult<Bound<'py, PyCapsule>> {
         drop(stream);
         if dl_device.is_some_and(|device| device != (CPU, 0)) || copy == Some(true) {
-            return Err(pyo3::exceptions::PyBufferError::new_err("only as it is: on the CPU, without a copy"));
+            return Err(pyo3::exceptions::PyBufferError::new_err(
+                "only as it is: on the CPU, without a copy",
+            ));
         }
         let managed = Managed::new(self.tensor.clone());
         if max_version.is_some_and(|(major, _)| major >= 1) {

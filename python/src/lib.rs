@@ -70,6 +70,12 @@ mod _core {
         py.detach(|| serde_json::to_string(&feedwater_profile::machine::host()).map_err(told))
     }
 
+    /// Waits until no worker is in a function of Python's, but not longer than so many seconds.
+    #[pyfunction]
+    fn settle(py: Python<'_>, seconds: f64) {
+        py.detach(|| crate::map::settle(std::time::Duration::from_secs_f64(seconds.clamp(0.0, 60.0))));
+    }
+
     fn told(error: impl std::fmt::Display) -> PyErr {
         PyValueError::new_err(error.to_string())
     }

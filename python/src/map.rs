@@ -1,6 +1,10 @@
 //! A Python function as a stage. Only one thread at a time can be in it: what the others wait is booked as `gil`.
 
-use std::time::Instant;
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
 
 use feedwater::{
     Fault, Sample, Value,
@@ -19,6 +23,33 @@ pub(crate) struct PythonMap {
     pub(crate) run: Py<PyAny>,
 }
 
+/// Workers that are in Python, or about to be.
+static INSIDE: AtomicUsize = AtomicUsize::new(0);
+
+struct Inside;
+
+impl Inside {
+    fn new() -> Self {
+        INSIDE.fetch_add(1, Ordering::SeqCst);
+        Self
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        INSIDE.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Waits until no worker is in Python any more, but not for ever. A thread that comes back to a Python which is shutting
+/// down ends the process; one that was left behind in a function that hangs may do so.
+pub(crate) fn settle(limit: Duration) {
+    let deadline = Instant::now() + limit;
+    while INSIDE.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 impl Stage for PythonMap {
     fn name(&self) -> &'static str {
         self.name
@@ -33,6 +64,7 @@ impl Stage for PythonMap {
     }
 
     fn apply(&self, sample: &mut Sample, context: &mut Context) -> Result<(), Fault> {
+        let _inside = Inside::new();
         let began = Instant::now();
         let done = Python::try_attach(|py| {
             context.charge("gil", began.elapsed(), 0);
@@ -80,7 +112,9 @@ fn given<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyTuple>> {
     };
     match value {
         Value::Audio(Waveform { samples, rate }) => ("audio", numbers(samples), *rate).into_pyobject(py),
-        Value::Tensor(Tensor { data, shape, .. }) => ("tensor", numbers(data), shape.clone()).into_pyobject(py),
+        Value::Tensor(Tensor { data, shape, .. }) => {
+            ("tensor", numbers(data), shape.clone()).into_pyobject(py)
+        }
         Value::Text(text) => ("text", text).into_pyobject(py),
         Value::Tokens(ids) => ("tokens", PyList::new(py, ids)?).into_pyobject(py),
         Value::Number(number) => ("number", *number).into_pyobject(py),
@@ -119,7 +153,8 @@ fn told(py: Python<'_>, error: &PyErr) -> String {
     while let Some(here) = traceback {
         let next = here.getattr("tb_next").ok().and_then(|next| next.cast_into().ok());
         if next.is_none()
-            && let (Ok(code), Ok(line)) = (here.getattr("tb_frame").and_then(|f| f.getattr("f_code")), here.getattr("tb_lineno"))
+            && let (Ok(code), Ok(line)) =
+                (here.getattr("tb_frame").and_then(|f| f.getattr("f_code")), here.getattr("tb_lineno"))
             && let Ok(file) = code.getattr("co_filename")
         {
             told = format!("{told} ({file}:{line})");

@@ -30,7 +30,11 @@ impl Pipeline {
     }
 
     /// With the lock and without the GIL: a thread that waits for the one must not hold the other.
-    fn with<T: Send>(&self, py: Python<'_>, work: impl Send + FnOnce(&mut Inner) -> PyResult<T>) -> PyResult<T> {
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl Send + FnOnce(&mut Inner) -> PyResult<T>,
+    ) -> PyResult<T> {
         if process::id() != self.process {
             return Err(PyRuntimeError::new_err(
                 "this loader was made before the process was forked, and its threads are in the other process\n\

@@ -1,4 +1,4 @@
-//! The project's own chores: `cargo xtask test`, `check`, `bench`, `fuzz`.
+//! The project's own chores: `cargo xtask test`, `python`, `check`, `bench`, `fuzz`.
 //!
 //! A program and not a shell script, so that the same line works on Linux, macOS and Windows; without dependencies, so
 //! that it is there a second after the clone. Steps are printed to stderr as they begin, as lines that can be pasted.
@@ -6,6 +6,7 @@
 mod bench;
 mod check;
 mod fuzz;
+mod python;
 mod shell;
 mod test;
 
@@ -14,7 +15,9 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 cargo xtask <chore>
 
-  test  [-- FILTER]                     every test, the stage benches once, and the examples on generated data
+  test  [-- FILTER]                     every test, the stage benches once, the examples on generated data,
+                                        and the Python package (needs Python 3.10 or newer)
+  python [PYTEST ARGUMENTS]             the Python package alone: its wheel, its types, its tests (needs Python 3.10)
   check                                 formatting, and clippy with warnings denied
   bench [--quick] [--lanes audio,npy,text] [FLAGS OF compare.py]
                                         Feedwater and its peers side by side (needs Python 3.11 or newer)
@@ -26,6 +29,7 @@ fn main() -> ExitCode {
     let rest: Vec<String> = arguments.collect();
     let done = match chore.as_str() {
         "test" => test::run(&rest),
+        "python" => python::test(&rest),
         "check" => check::run(&rest),
         "bench" => bench::run(&rest),
         "fuzz" => fuzz::run(&rest),

@@ -1,12 +1,16 @@
 //! `cargo xtask test`: does everything work, on a machine that has Rust, a C compiler and nothing of ours?
 //!
 //! Unit tests, integration tests and doc tests by `cargo test`; then each stage's bench once, for it to stay runnable;
-//! then what the README tells a newcomer to type, on a small dataset that is generated for it. One profile and one set
+//! then what the README tells a newcomer to type, on a small dataset that is generated for it; then the Python package,
+//! against torch and transformers as they are published. One profile and one set
 //! of packages for all of it, so that the dependencies are built once.
 
 use std::{env, path::Path};
 
-use crate::shell::{Result, cargo, command, run as shell, step, target};
+use crate::{
+    python,
+    shell::{Result, cargo, command, run as shell, step, target},
+};
 
 /// A small dataset: enough for several batches and a resume in the middle, made in a moment.
 const CLIPS: &str = "48";
@@ -48,6 +52,8 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     shell(program("feedwater").arg("inspect").arg(&data))?;
     shell(example("batches").arg(&data))?;
     shell(example("resume").arg(&data))?;
+
+    python::test(&[])?;
 
     step("everything passed");
     Ok(())
