@@ -51,10 +51,10 @@ _RESUME = ("began", "consumed", "ahead", "samples", "stream_ended", "dataset_sta
 _SLOWEST = 4
 _JOIN_SECONDS = 5.0  # what torch gives its workers
 _LOOK_SECONDS = 0.5  # how often a wait looks whether anybody is left to wait for
-_PROBE_NANOS = 5_000_000
+_PROBE_NANOS = 20_000_000
 _LATE_NANOS = 1_000_000
-_PROBES = 20
-_MOST_PARTS = 1000
+_PROBES = 20  # below, a share would be a guess
+_MOST_PARTS = 1000  # of a batch that are looked at for its size
 _OPENMP = "ATen parallel backend: OpenMP" in torch.__config__.parallel_info()
 
 
@@ -97,8 +97,7 @@ class _Batch:
 
     __slots__ = (
         "bytes", "collated", "data", "dataset_state", "done", "ended", "errors", "index", "keys", "last", "nanos", "number",
-        "pending", "pinned", "samples", "stream", "stream_at", "stream_ended",
-        "taken", "todo", "whole",
+        "pending", "pinned", "samples", "stream", "stream_at", "stream_ended", "taken", "todo", "whole",
     )  # fmt: skip
 
     def __init__(self, number: int, index: Any, keys: list[Any], whole: bool, stream: _Stream | None) -> None:
@@ -131,11 +130,11 @@ class _Batch:
 class _Crew:
     """The threads of an iterator, and what they do to a batch. With no threads, the caller does it.
 
-    The share of their time that threads wait for the GIL is found like this. While they work, a watcher wakes every 5 ms
+    The share of their time that threads wait for the GIL is found like this. While they work, a watcher wakes every 20 ms
     and sees how late it is; where the system tells (Linux), its wait for a core is taken off. Late by more than 1 ms means
     that somebody held the GIL. The share of such wakes, times the share of the threads' time in which they did not compute,
-    is ``gil_wait_share``: 0 for threads that wait for a disk, (n - 1) / n for n threads of pure Python. It is an estimate:
-    where threads wait for a disk while the training loop holds the GIL, it is too high.
+    is ``gil_wait_share``: near 0 for threads that wait for a disk, up to (n - 1) / n for n threads of pure Python. It is an
+    estimate: where threads wait for a disk while the training loop holds the GIL, it is too high.
     """
 
     def __init__(self, base: Any, threads: int, init: Callable[[int], None] | None) -> None:
@@ -228,9 +227,10 @@ class _Crew:
             if batch.stream is not None:
                 self._read(batch, batch.stream)
             else:
-                batch.samples = self.dataset.__getitems__(batch.index) if batch.keys else []
+                fetch = getattr(self.dataset, "__getitems__", None)
+                batch.samples = fetch(batch.index) if fetch else []
         except BaseException as error:
-            batch.fail(0, error, me)
+            batch.fail(max(0, len(batch.keys) - 1), error, me)
         if batch.whole:
             batch.nanos = [_clock() - began]
         self._finish(batch, me)
@@ -307,7 +307,7 @@ class _Crew:
 
         busy, before = False, queued()
         began = _clock()
-        while not self.quiet.acquire(timeout=(_PROBE_NANOS if busy else 10 * _PROBE_NANOS) / 1e9):
+        while not self.quiet.acquire(timeout=_PROBE_NANOS / 1e9):
             late = _clock() - began - _PROBE_NANOS
             if busy and any(self.busy):
                 self.probes += 1
@@ -351,7 +351,8 @@ def _tensor_bytes(data: Any) -> int | None:
 
 def _takes_batches(dataset: Any) -> bool:
     """Whether ``__getitems__`` does more than call ``__getitem__`` for each, which is all that torch's ``Subset`` adds."""
-    if isinstance(dataset, Subset) and type(dataset).__getitems__ is Subset.__getitems__:
+    kind = type(dataset)
+    if isinstance(dataset, Subset) and (kind.__getitem__, kind.__getitems__) == (Subset.__getitem__, Subset.__getitems__):
         return _takes_batches(dataset.dataset)
     return bool(getattr(dataset, "__getitems__", None))
 
@@ -407,7 +408,7 @@ class _Book:
         if not batch.whole:
             slowest = heapq.nlargest(_SLOWEST, zip(batch.nanos, range(len(batch.nanos))))
             found["slowest"] = [{"key": str(batch.keys[at]), "stage": "dataset", "nanos": nanos} for nanos, at in slowest]
-            if waited and batch.keys:
+            if waited and batch.nanos:
                 finishing = batch.done - batch.taken
                 stage = "batch" if finishing > batch.nanos[batch.last] else "dataset"
                 found["waited_for"] = {"key": str(batch.keys[batch.last]), "stage": stage, "nanos": waited}

@@ -273,6 +273,34 @@ def test_what_torch_forbids_to_set_stays_forbidden(name: str) -> None:
     assert messages[0] == messages[1]
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_pinning_is_done_where_the_batch_is_made_on_the_right_device(num_workers: int, monkeypatch: Any) -> None:
+    devices: list[int] = []
+    pinned: list[Any] = []
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 3)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", devices.append)
+    monkeypatch.setattr("feedwater.dataloader.pin", lambda data, device: (pinned.append(device), data)[1])
+    loader = DataLoader(Squares(), 4, num_workers=num_workers, pin_memory=True)
+    assert same(list(loader), list(TorchLoader(Squares(), 4)))
+    assert pinned == ["cuda"] * 6
+    assert devices == [3] * num_workers
+    assert loader.last_input is not None
+    assert loader.last_input["work_nanos"]["pin"] > 0
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="there is a device")
+def test_pinning_without_a_device_warns_as_torch_does() -> None:
+    said = []
+    for kind in (TorchLoader, DataLoader):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert len(list(kind(Squares(), 4, pin_memory=True))) == 6
+        said.append([(warning.category, str(warning.message)) for warning in caught])
+    assert said[0] == said[1] != []
+
+
 def test_more_threads_than_cores_is_not_warned_of() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -476,6 +504,22 @@ def test_an_error_in_the_dataset_comes_where_its_batch_is_due(error: Any, num_wo
     assert threads() == []
 
 
+def test_an_error_that_was_caught_keeps_no_thread() -> None:
+    gc.disable()  # so that a cycle would show
+    try:
+        for dataset in (Broken(ValueError("bad clip"), 0), Batched(0)):
+            iterator = iter(DataLoader(dataset, sampler=range(9), num_workers=2))
+            with pytest.raises((ValueError, IndexError)) as caught:
+                next(iterator)
+            assert iterator.last_input is not None
+            del caught, iterator
+            if isinstance(dataset, Broken):
+                dataset.error.__traceback__ = None
+            assert threads() == []
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_stop_iteration_in_a_dataset_does_not_end_the_epoch_silently(num_workers: int) -> None:
     with pytest.raises(RuntimeError, match="StopIteration"):
@@ -519,8 +563,10 @@ def test_an_error_in_an_iterable_dataset_comes_in_its_place(num_workers: int) ->
 
     iterator = iter(DataLoader(Failing(), 4, num_workers=num_workers))
     assert next(iterator).tolist() == [0, 1, 2, 3]
-    with pytest.raises(OSError, match="stream"):
+    with pytest.raises(OSError, match="stream") as caught:
         next(iterator)
+    assert iterator.last_input is not None
+    assert getattr(caught.value, "__notes__", ["sample 6"])[0].startswith(("raised for sample 6", "sample 6"))
     assert list(iterator) == []
 
 
@@ -839,7 +885,7 @@ def test_probes_become_a_share() -> None:
     list(iterator)
     crew = iterator._crew
     crew.seen, crew.gil_wait_share = (0, 0, 0, 0), None
-    crew.probes, crew.late, crew.work, crew.cpu = 19, 19, [50, 50], [25, 25]
+    crew.probes, crew.late, crew.work, crew.cpu = 9, 9, [50, 50], [25, 25]
     crew.measure()
     assert crew.gil_wait_share is None, "too few"
     crew.probes, crew.late = 40, 40
