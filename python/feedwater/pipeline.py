@@ -363,6 +363,10 @@ class Batch(dict[str, Array], Generic[Array]):
             known = ", ".join([*self, *self.about])
             raise KeyError(f"{name} (there are {known})") from None
 
+    def to(self, *args: Any, **kwargs: Any) -> Batch[Array]:
+        """The same batch with each tensor moved, as `Tensor.to` does it. Hosts look for this."""
+        return self.replaced(lambda tensor: tensor.to(*args, **kwargs) if hasattr(tensor, "to") else tensor)
+
     def replaced(self, change: Callable[[Array], Array]) -> Batch[Array]:
         """The same batch with each tensor changed: moved to a device, for example."""
         return Batch({name: change(tensor) for name, tensor in self.items()}, self.about)
@@ -418,10 +422,8 @@ class Loader(Generic[Array]):
 
     def __iter__(self) -> Iterator[Batch[Array]]:
         self._leave()
-        self._core.begin(self._epoch)
         reading = self._read(self._epoch)
         self._reading = weakref.ref(reading)
-        self._epoch += 1
         return reading
 
     def _leave(self) -> None:
@@ -554,6 +556,7 @@ class _Reading(Iterator[Batch[Array]]):
     def __init__(self, loader: Loader[Array], epoch: int) -> None:
         self.loader = loader
         self.epoch = epoch
+        self.begun = False
         self.done = False
 
     def __next__(self) -> Batch[Array]:
@@ -566,6 +569,11 @@ class _Reading(Iterator[Batch[Array]]):
 
     def _take(self) -> Taken[Array] | None:
         """The next batch from the engine; none at the end of the epoch."""
+        if not self.begun:
+            # Not before: hosts make iterators that they do not read.
+            self.begun = True
+            self.loader._core.begin(self.epoch)
+            self.loader._epoch = self.epoch + 1
         made = self.loader._core.next()
         if made is None:
             return None
@@ -599,9 +607,9 @@ class _Reading(Iterator[Batch[Array]]):
 
     def close(self) -> None:
         """Ends it before its end."""
-        if not self.done:
-            self.done = True
+        if self.begun and not self.done:
             self.loader._core.stop()
+        self.done = True
 
     def __del__(self) -> None:
         # An interpreter that shuts down, a fork: nobody is left to be told.
