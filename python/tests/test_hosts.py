@@ -55,9 +55,9 @@ def test_trainer_resumes_in_the_midst_of_an_epoch(arrays: Path, tmp_path: Path) 
             seen.append(inputs["keys"])
             return super().training_step(model, inputs, *args, **kwargs)
 
-    def trainer() -> Watched:
+    def trainer(folder: str) -> Watched:
         args = TrainingArguments(
-            output_dir=str(tmp_path), per_device_train_batch_size=4, num_train_epochs=EPOCHS,
+            output_dir=str(tmp_path / folder), per_device_train_batch_size=4, num_train_epochs=EPOCHS,
             gradient_accumulation_steps=3, save_steps=2, report_to=[], use_cpu=True, disable_tqdm=True,
             dataloader_num_workers=2, seed=5, logging_steps=1,
         )  # fmt: skip
@@ -66,7 +66,7 @@ def test_trainer_resumes_in_the_midst_of_an_epoch(arrays: Path, tmp_path: Path) 
 
     pipeline = fw.npy(arrays, batch_size=4, noise=0.1)
     # 8 batches an epoch, 3 of them a step, the last two a step of their own.
-    whole = trainer()
+    whole = trainer("whole")
     whole.train()
     assert seen == expected(pipeline)
     losses = [entry["loss"] for entry in whole.state.log_history if "loss" in entry]
@@ -75,19 +75,19 @@ def test_trainer_resumes_in_the_midst_of_an_epoch(arrays: Path, tmp_path: Path) 
     seen.clear()
     stop_at = 14
     with pytest.raises(Stopped):
-        trainer().train()
+        trainer("stopped").train()
     stop_at = None
     del seen[11:]
-    stopped = trainer()
+    stopped = trainer("stopped")
     stopped.train(resume_from_checkpoint=True)
     assert seen == expected(pipeline)
     again = [entry["loss"] for entry in stopped.state.log_history if "loss" in entry]
     assert again[-2:] == pytest.approx(losses[-2:], rel=1e-4)
     assert set(stopped.evaluate()) >= {"eval_loss"}
 
-    (tmp_path / "checkpoint-4" / "feedwater_state.json").unlink()
+    (tmp_path / "stopped" / "checkpoint-4" / "feedwater_state.json").unlink()
     with pytest.raises(ValueError, match="was not saved by a trainer with this mixin"):
-        trainer().train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+        trainer("stopped").train(resume_from_checkpoint=str(tmp_path / "stopped" / "checkpoint-4"))
 
 
 def test_trainer_has_its_own_way_with_other_datasets(tmp_path: Path) -> None:
