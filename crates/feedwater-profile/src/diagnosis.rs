@@ -306,10 +306,13 @@ impl Diagnosis {
             }
         });
         let busy = (mean.busy_nanos > 0.0).then(|| mean.busy_percent().min(100.0));
-        let ceiling = (mean.busy_nanos > 0.0).then(|| {
+        let ceiling = facts.replayed().or_else(|| {
+            if mean.busy_nanos <= 0.0 {
+                return None;
+            }
             let rate = 1e9 / mean.busy_nanos;
             let spread = facts.busy_spread();
-            (rate, rate * spread)
+            Some((rate, rate * spread))
         });
         let decision = facts.decision(&findings, asked);
         let wall: u64 = record.steps.iter().map(|step| step.wall_nanos).sum();
@@ -363,6 +366,9 @@ impl Diagnosis {
     }
 }
 
+/// Fewer steps with batches from before say nothing.
+const LEAST_REPLAYED: usize = 5;
+
 impl Facts<'_> {
     /// How much the accelerator's own time varies, as a share of it.
     fn busy_spread(&self) -> f64 {
@@ -371,6 +377,21 @@ impl Facts<'_> {
         busy.sort_unstable();
         let half = crate::steps::quantile(&busy, 0.75) - crate::steps::quantile(&busy, 0.25);
         half as f64 / 2.0 / self.steps.mean.busy_nanos.max(1.0)
+    }
+
+    /// The pace with batches that were there already, and its spread: what the accelerator and the loop around it do
+    /// with a perfect loader. Known where a run was made to step through batches that it had before.
+    fn replayed(&self) -> Option<(f64, f64)> {
+        let replayed = |step: &&crate::record::Step| step.mark.as_deref() == Some("replay");
+        let mut walls: Vec<u64> =
+            self.record.steps.iter().filter(replayed).map(|step| step.wall_nanos).collect();
+        walls.sort_unstable();
+        let quantile = |share| crate::steps::quantile(&walls, share) as f64;
+        // The first of them still has what was under way before.
+        (walls.len() >= LEAST_REPLAYED).then(|| {
+            let middle = quantile(0.5).max(1.0);
+            (1e9 / middle, 1e9 / middle * (quantile(0.75) - quantile(0.25)) / 2.0 / middle)
+        })
     }
 
     fn decision(&self, findings: &[Finding], asked: Asked) -> Decision {

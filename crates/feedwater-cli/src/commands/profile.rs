@@ -3,7 +3,7 @@
 //! Two short runs against a pretended accelerator: one as a plain loop with one thread has it, one with the settings that
 //! this machine wants. The first is what is diagnosed; the second shows whether the diagnosis was right.
 
-use std::{io::IsTerminal, path::PathBuf};
+use std::{ffi::OsString, io::IsTerminal, path::PathBuf};
 
 use feedwater_profile::{
     Diagnosis, Record, machine,
@@ -20,7 +20,7 @@ use serde_json::json;
 
 use super::report::{print, write};
 use crate::profile::{
-    cold,
+    attach, cold,
     run::{self, Job},
     setup::{Setup, Task},
     verify,
@@ -34,13 +34,19 @@ Examples:
   feedwater profile --batch-size 16 --num-steps 100
   feedwater profile data/morse --verify
   feedwater profile data/morse --record run.jsonl --html report.html
+  feedwater profile -- python train.py --epochs 3
+  feedwater profile --max-steps 200 -- python train.py
 
 The accelerator is pretended: busy for --step-ms with each batch, and using no
 core. With --step-ms 0 there is none, and the pace is that of the input alone.
 
+A command's output and exit code stay as they are; what was found is printed after
+it, to stderr, or with --json to stdout.
+
 Exit codes:
   0  measured
-  2  the data cannot be read, or the command line is wrong";
+  2  the data cannot be read, or the command line is wrong
+  of a command: its own";
 
 /// What to measure.
 #[derive(Debug, clap::Args)]
@@ -112,6 +118,12 @@ pub(crate) struct Options {
     /// Print one JSON object: {version, data, generated, run, tuned, verified}
     #[arg(long)]
     json: bool,
+    /// Stop the script of a command after so many steps, with a few more on batches from before: for the ceiling
+    #[arg(long, alias = "max_steps", value_name = "N", requires = "command", value_parser = clap::value_parser!(u64).range(20..))]
+    max_steps: Option<u64>,
+    /// A command that trains with PyTorch, observed without being changed
+    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["data", "verify", "cold"])]
+    command: Vec<OsString>,
 }
 
 fn milliseconds(text: &str) -> Result<f64, String> {
@@ -128,6 +140,9 @@ struct Measured {
 }
 
 pub(crate) fn run(options: &Options) -> miette::Result<u8> {
+    if !options.command.is_empty() {
+        return attached(options);
+    }
     let scratch = tempfile::tempdir().into_diagnostic().wrap_err("could not make a folder for records")?;
     let (data, generated) = if let Some(data) = &options.data {
         (data.clone(), false)
@@ -206,6 +221,48 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     };
     print(printed.trim_end())?;
     Ok(0)
+}
+
+/// Runs somebody else's command, observed, and says what was found.
+fn attached(options: &Options) -> miette::Result<u8> {
+    let scratch = tempfile::tempdir().into_diagnostic()?;
+    let kept = options.record.clone().unwrap_or_else(|| scratch.path().join("record.jsonl"));
+    let kept = std::path::absolute(&kept).into_diagnostic()?;
+    let done = attach::run(&options.command, &kept, options.max_steps, scratch.path())?;
+    let record = match done.record {
+        Ok(record) => record,
+        Err(why) => {
+            eprintln!("\nfeedwater: no verdict: {why}");
+            return Ok(done.exit_code);
+        }
+    };
+    let diagnosis = match Diagnosis::of(&record) {
+        Ok(diagnosis) => diagnosis,
+        Err(error) => {
+            eprintln!("\nfeedwater: no verdict: {error}");
+            return Ok(done.exit_code);
+        }
+    };
+    if let Some(path) = &options.html {
+        write(path, &html::render(&record, &diagnosis).map_err(|error| miette!("{error}"))?)?;
+    }
+    if let Some(path) = &options.trace {
+        write(path, &trace::render(&record, trace::STEPS))?;
+    }
+    if options.json {
+        print(&json!({ "version": 1, "command": done.exit_code, "run": diagnosis }).to_string())?;
+    } else {
+        let colour = if std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
+            Colour::Ansi
+        } else {
+            Colour::None
+        };
+        eprint!("\n{}", text::render(&diagnosis, colour));
+        for path in [&options.record, &options.html, &options.trace].into_iter().flatten() {
+            eprint!("{}", text::line("wrote", &path.display().to_string(), colour));
+        }
+    }
+    Ok(done.exit_code)
 }
 
 /// The devices that were named, with what each does and how they are connected; none where there is no driver.

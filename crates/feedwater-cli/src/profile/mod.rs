@@ -3,6 +3,7 @@
 //! Read in this order: [`setup`] (what is run), [`run`] (how it is run and recorded), [`verify`] (is what was predicted
 //! true?).
 
+pub(crate) mod attach;
 pub(crate) mod cold;
 pub(crate) mod run;
 pub(crate) mod setup;

@@ -6,7 +6,7 @@
 use super::{Input, Record, Run, Step};
 
 /// A week, in nanoseconds, for work on one batch by all who work on it.
-const MOST_WORK: u64 = 604_800_000_000_000;
+pub(super) const MOST_WORK: u64 = 604_800_000_000_000;
 /// 30 years, in nanoseconds, for everything together: sums stay far from where they would wrap.
 const MOST_TIME: f64 = 1e18;
 /// Samples of a batch.
@@ -43,6 +43,9 @@ fn input(input: &Input) -> Result<(), String> {
     }
     if input.padding_bytes > input.bytes || input.padding_to_longest_bytes > input.bytes {
         return Err("has more padding than bytes".to_owned());
+    }
+    if input.gil_wait_share.is_some_and(|share| !(0.0..=1.0).contains(&share)) {
+        return Err("has a share outside 0 … 1".to_owned());
     }
     Ok(())
 }

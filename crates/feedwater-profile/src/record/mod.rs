@@ -45,6 +45,8 @@ pub struct Record {
     pub steps: Vec<Step>,
     /// How the devices did, now and then.
     pub devices: Vec<DeviceSample>,
+    /// What the time of workers went into, by the lines of the user's own code; the dearest first.
+    pub calls: Vec<Call>,
     /// What was known at the end; nothing where the run was killed.
     pub end: Option<End>,
     /// What could not be read, in words for people.
@@ -233,6 +235,9 @@ pub struct Input {
     pub padding_to_longest_bytes: u64,
     /// Bytes that were read for it.
     pub read_bytes: u64,
+    /// The share of the workers' time that they waited for one another's Python, where that was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gil_wait_share: Option<f64>,
 }
 
 /// A sample, the stage it spent the most time in, and that time.
@@ -266,6 +271,19 @@ pub struct DeviceSample {
     /// Memory in use.
     #[serde(default)]
     pub memory_used_bytes: Option<u64>,
+}
+
+/// A call in the user's own code that takes time.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Call {
+    /// The stage that it counts as.
+    pub stage: String,
+    /// What is called: `librosa.load`.
+    pub call: String,
+    /// From where: `dataset.py:41`.
+    pub at: String,
+    /// How long, all together.
+    pub nanos: u64,
 }
 
 /// What is known at the end.

@@ -12,7 +12,7 @@ use std::{
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{DeviceSample, End, Head, Record, SLOWEST, Step, VERSION, check};
+use super::{Call, DeviceSample, End, Head, Record, SLOWEST, Step, VERSION, check};
 use crate::error::{Error, Result};
 
 /// No line of a record is longer. A file without line ends must not be read into memory whole.
@@ -23,6 +23,8 @@ const MOST_STEPS: usize = 4_000_000;
 const LONGEST_STEP: u64 = 31_536_000_000_000_000;
 /// What to do with a file that is none.
 const WRITE_ONE: &str = "`feedwater profile DATA --record run.jsonl` writes one";
+/// Calls that are kept.
+const MOST_CALLS: usize = 100;
 /// What is told of damage, at most.
 const MOST_DAMAGE: usize = 20;
 
@@ -91,6 +93,12 @@ impl Record {
                 return Err("has a share outside 0 … 100 %".to_owned());
             }
             self.devices.push(device);
+            Ok(())
+        } else if let Some(calls) = value.get_mut("calls") {
+            let mut calls: Vec<Call> = of(calls.take())?;
+            calls.retain(|call| call.nanos <= check::MOST_WORK);
+            calls.truncate(MOST_CALLS);
+            self.calls = calls;
             Ok(())
         } else if let Some(end) = value.get_mut("end") {
             self.end = Some(of::<End>(end.take())?);

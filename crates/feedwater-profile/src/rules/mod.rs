@@ -11,6 +11,7 @@ mod cores;
 mod decode;
 mod disk;
 mod first_batch;
+mod gil;
 mod input;
 mod long_clips;
 mod padding;
@@ -40,6 +41,7 @@ pub const ALL: &[Rule] = &[
     augment::find,
     tokenize::find,
     collate::find,
+    gil::find,
     copy::find,
     compute_bound::find,
     cores::find,
@@ -62,7 +64,8 @@ const LEAST_GAIN: f64 = 0.03;
 /// Stages that change a sample at random.
 const AUGMENTS: &[&str] = &["noise", "gain", "time_shift", "spec_augment", "augment"];
 /// Stages that have a rule of their own.
-const NAMED: &[&str] = &["source", "read", "decode", "resample", "tokenize", "batch", "collate", "deliver"];
+const NAMED: &[&str] =
+    &["source", "read", "decode", "resample", "tokenize", "batch", "collate", "deliver", "gil"];
 
 impl Facts<'_> {
     /// A finding with what all findings have.
@@ -96,9 +99,19 @@ impl Facts<'_> {
             100.0 * work / all.max(1.0),
             millis(work / self.steps.mean.rows.max(1.0)),
         ));
+        finding.evidence.extend(self.called(stages));
         finding.evidence.push(format!("without it, a step would wait {} ms less", millis(idle)));
         finding.changes = self.more_hands();
         Some(finding)
+    }
+
+    /// Where in the user's own code the time of some stages goes.
+    fn called(&self, stages: &[&str]) -> Option<String> {
+        let calls = || self.record.calls.iter().filter(|call| stages.contains(&call.stage.as_str()));
+        let all: u64 = calls().map(|call| call.nanos).sum();
+        let dearest = calls().max_by_key(|call| call.nanos)?;
+        let share = 100.0 * dearest.nanos as f64 / all.max(1) as f64;
+        Some(format!("{} in {}: {share:.0} % of it", dearest.call, dearest.at))
     }
 
     /// The workers' time a batch, in some stages and in all.
