@@ -137,6 +137,7 @@ impl Tensor {
     }
 
     /// CPU, number 0.
+    #[expect(clippy::unused_self, reason = "what Python calls it with")]
     fn __dlpack_device__(&self) -> (i32, i32) {
         (CPU, 0)
     }
@@ -225,13 +226,13 @@ struct Managed {
 }
 
 impl Managed {
-    fn new(tensor: Arc<BatchTensor>) -> Box<Self> {
+    fn new(tensor: Arc<BatchTensor>) -> Self {
         let shape: Vec<i64> = tensor.shape.iter().map(|length| *length as i64).collect();
         let mut strides = vec![1; shape.len()];
         for axis in (1..shape.len()).rev() {
             strides[axis - 1] = strides[axis] * shape[axis];
         }
-        Box::new(Self { tensor, shape, strides })
+        Self { tensor, shape, strides }
     }
 
     fn described(&mut self) -> DlTensor {
@@ -252,16 +253,18 @@ impl Managed {
         }
     }
 
-    fn unversioned(mut self: Box<Self>, py: Python<'_>) -> PyResult<Bound<'_, PyCapsule>> {
+    fn unversioned(mut self, py: Python<'_>) -> PyResult<Bound<'_, PyCapsule>> {
         let tensor = self.described();
-        let context = Box::into_raw(self).cast();
+        // The vectors stay where they are when what owns them moves.
+        let context = Box::into_raw(Box::new(self)).cast();
         let managed = Box::new(DlManaged { tensor, context, deleter: Some(delete) });
         capsule(py, NonNull::from(Box::leak(managed)).cast(), UNVERSIONED, forget)
     }
 
-    fn versioned(mut self: Box<Self>, py: Python<'_>) -> PyResult<Bound<'_, PyCapsule>> {
+    fn versioned(mut self, py: Python<'_>) -> PyResult<Bound<'_, PyCapsule>> {
         let tensor = self.described();
-        let context = Box::into_raw(self).cast();
+        // The vectors stay where they are when what owns them moves.
+        let context = Box::into_raw(Box::new(self)).cast();
         let managed = DlManagedVersioned {
             major: 1,
             minor: 0,

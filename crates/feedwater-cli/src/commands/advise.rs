@@ -75,7 +75,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
         done => done.into_diagnostic().wrap_err("could not print the advice")?,
     }
-    Ok(if advice.fits { 0 } else { 1 })
+    Ok(u8::from(!advice.fits))
 }
 
 fn asked(options: &Options) -> feedwater_profile::Result<Asked> {

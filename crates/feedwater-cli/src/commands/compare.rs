@@ -77,5 +77,5 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         render(&comparison, &options.before.display().to_string(), &options.after.display().to_string())
     })?;
     let worse = options.fail_if_worse && comparison.result == Word::Worse;
-    Ok(if worse { 1 } else { 0 })
+    Ok(u8::from(worse))
 }

@@ -99,5 +99,5 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
         done => done.into_diagnostic().wrap_err("could not print the report")?,
     }
-    Ok(if report.has_errors() { 1 } else { 0 })
+    Ok(u8::from(report.has_errors()))
 }

@@ -122,7 +122,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         as_text(&diagnosis, checked.as_deref(), options)
     })?;
     let failed = checked.is_some_and(|checked| checked.iter().any(|condition| !condition.passed));
-    Ok(if failed { 1 } else { 0 })
+    Ok(u8::from(failed))
 }
 
 fn as_text(diagnosis: &Diagnosis, checked: Option<&[gate::Checked]>, options: &Options) -> String {
