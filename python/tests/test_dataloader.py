@@ -20,9 +20,8 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from torch.utils.data import BatchSampler, IterableDataset, Sampler, Subset, WeightedRandomSampler, get_worker_info  # noqa: E402
+from torch.utils.data import IterableDataset, Sampler, Subset, WeightedRandomSampler, get_worker_info  # noqa: E402
 from torch.utils.data import DataLoader as TorchLoader  # noqa: E402
 
 from feedwater.dataloader import DataLoader  # noqa: E402
@@ -281,7 +280,7 @@ def test_pinning_is_done_where_the_batch_is_made_on_the_right_device(num_workers
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 3)
     monkeypatch.setattr(torch.accelerator, "set_device_index", devices.append)
-    monkeypatch.setattr("feedwater.dataloader.pin", lambda data, device: (pinned.append(device), data)[1])
+    monkeypatch.setattr("feedwater._crew.pin", lambda data, device: (pinned.append(device), data)[1])
     loader = DataLoader(Squares(), 4, num_workers=num_workers, pin_memory=True)
     assert same(list(loader), list(TorchLoader(Squares(), 4)))
     assert pinned == ["cuda"] * 6
