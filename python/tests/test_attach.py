@@ -97,7 +97,8 @@ def test_audio_that_workers_decode(tmp_path: Path) -> None:
     expected = ("decode", "librosa.load", line_of("whisper_like.py", "librosa.load(self"))
     assert (top["stage"], top["call"], top["at"]) == expected
     assert seen.steps[5]["rows"] == 8
-    assert seen.steps[5]["input"]["slowest"][0]["key"].endswith(".ogg")
+    slowest = [slow["key"] for step in seen.steps for slow in step["input"]["slowest"]]
+    assert slowest and all(key.endswith(".ogg") for key in slowest)
     assert seen.report()["bound"]["by"] == "input"
 
 

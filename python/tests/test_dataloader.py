@@ -8,6 +8,7 @@ import io
 import os
 import pickle
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -117,7 +118,8 @@ def same(a: Any, b: Any) -> bool:
 
 
 def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("feedwater")]
+    ours = re.compile(r"feedwater-(\d+|gil)")
+    return [thread.name for thread in threading.enumerate() if ours.fullmatch(thread.name)]
 
 
 def seeded(seed: int = 7) -> Any:

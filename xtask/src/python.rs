@@ -111,6 +111,9 @@ fn stubs(python: &Path, package: &Path) -> Result {
         command(python)
             .args(["-m", "maturin", "generate-stubs", "--profile", "release", "--quiet", "--out"])
             .arg(&made)
+            // The same as for the wheel: another one would have everything built again.
+            .arg("--interpreter")
+            .arg(python)
             .arg("--manifest-path")
             .arg(package.join("Cargo.toml"))
             .env("CARGO_TARGET_DIR", target()),

@@ -122,7 +122,7 @@ fn a_damaged_record_says_what_is_missing() {
     on stderr:
     error: the record has 12 steps that count, and 20 are the least for a verdict
       damaged: line 17 is cut off
-    hint: record a longer run: 20 steps after 3 of warm-up
+    hint: record 50 steps or more: warm-up and the edges of epochs do not count
     exit code 2
     "#);
     let (code, _, err) = feedwater(folder.path(), &["report", "nothing.jsonl"]);
@@ -205,7 +205,7 @@ fn compare_tells_a_change_from_noise() {
     assert_snapshot!(compare(&["one.jsonl", "short.jsonl"]), @r#"
     on stderr:
     error: short.jsonl: the record has 7 steps that count, and 20 are the least for a verdict
-    hint: record a longer run: 20 steps after 3 of warm-up
+    hint: record 50 steps or more: warm-up and the edges of epochs do not count
     exit code 2
     "#);
 }

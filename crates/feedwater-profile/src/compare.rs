@@ -222,8 +222,9 @@ impl Comparison {
             notes.push("different data: part of the change may be the data's".to_owned());
         }
         let pretended = |record: &Record| record.run.devices.iter().any(|device| device.simulated);
-        if pretended(before) != pretended(after) {
-            notes.push("one of the accelerators is pretended".to_owned());
+        let other_accelerator = pretended(before) != pretended(after) || differs("step_nanos");
+        if other_accelerator {
+            notes.push("different accelerators: a step is not the same work in both".to_owned());
         }
         for (name, record) in [("before", before), ("after", after)] {
             if let Some(first) = record.damage.first() {
@@ -245,7 +246,7 @@ impl Comparison {
             .collect();
         let result = figures
             .iter()
-            .find(|figure| figure.figure == decided_by)
+            .find(|figure| figure.figure == decided_by && !other_task && !other_accelerator)
             .map_or(Word::NotComparable, |figure| figure.word);
         Ok(Self { steps: (a.len(), b.len()), changed, notes, decided_by, result, figures })
     }

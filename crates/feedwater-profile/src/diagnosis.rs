@@ -287,6 +287,7 @@ impl Diagnosis {
         let mean = steps.mean;
         let mut findings: Vec<Finding> = rules::ALL.iter().filter_map(|rule| rule(&facts)).collect();
         findings.sort_by(|a, b| a.kind.cmp(&b.kind).then(b.idle_nanos.total_cmp(&a.idle_nanos)));
+        agree(&mut findings);
         let bound = boundness(&facts, &findings);
         let headline = match &bound {
             Boundness::Input(part) => format!("input-bound: {part}"),
@@ -368,6 +369,27 @@ impl Diagnosis {
 
 /// Fewer steps with batches from before say nothing.
 const LEAST_REPLAYED: usize = 5;
+
+/// What one finding says will not help, another may propose where it predicts that it does: then it does.
+fn agree(findings: &mut [Finding]) {
+    const SAME: &[(&str, &str)] = &[
+        ("more threads", "threads "),
+        ("a deeper queue", "prefetch "),
+        ("a larger batch", "batch "),
+        ("a feature cache", "make features once"),
+        ("pinned memory", "pin"),
+    ];
+    let proposed: Vec<String> =
+        findings.iter().flat_map(|finding| &finding.changes).map(|change| change.what.clone()).collect();
+    let is_proposed = |no_help: &str| {
+        SAME.iter().any(|(said, begins)| {
+            *said == no_help && proposed.iter().any(|change| change.starts_with(begins))
+        })
+    };
+    for finding in findings {
+        finding.no_help.retain(|no_help| !is_proposed(no_help));
+    }
+}
 
 impl Facts<'_> {
     /// How much the accelerator's own time varies, as a share of it.

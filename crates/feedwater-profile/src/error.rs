@@ -32,7 +32,7 @@ pub enum Error {
     /// The record is too short to say anything that is true.
     #[error(
         "the record has {steps} steps that count, and {needed} are the least for a verdict\n\
-         hint: record a longer run: {needed} steps after {warm_up} of warm-up"
+         hint: record 50 steps or more: warm-up and the edges of epochs do not count"
     )]
     TooFewSteps {
         /// Steps that count.

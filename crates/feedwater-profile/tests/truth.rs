@@ -172,3 +172,33 @@ fn what_is_predicted_for_other_settings_is_what_the_simulation_does() {
         close(&Wish::BatchSize(32), &optimizer);
     }
 }
+
+/// What was said to be no help and proposed as a fix, in one verdict: "a deeper queue" beside `prefetch 8`.
+#[test]
+fn what_is_proposed_is_not_said_to_be_no_help() {
+    let words = [("more threads", "threads "), ("a deeper queue", "prefetch "), ("a larger batch", "batch ")];
+    for seed in 0..8 {
+        for (threads, cores, compute) in [(1, 2.0, 5.0), (2, 1.0, 5.0), (4, 2.0, 12.0), (2, 2.0, 3.0)] {
+            let case = Case { threads, cores, compute, ..healthy(seed) };
+            let diagnosis = Diagnosis::of(&simulate(&case)).unwrap();
+            let fixes = || diagnosis.findings.iter().flat_map(|finding| &finding.changes);
+            for no_help in diagnosis.findings.iter().flat_map(|finding| &finding.no_help) {
+                let meant = words.iter().filter(|(said, _)| said == no_help);
+                for (_, begins) in meant {
+                    assert!(!fixes().any(|fix| fix.what.starts_with(begins)), "{no_help}: {case:?}");
+                }
+            }
+        }
+    }
+}
+
+/// A run without an accelerator was called better than one with it.
+#[test]
+fn runs_on_different_accelerators_are_not_compared() {
+    let one = simulate(&healthy(1));
+    let mut other = one.clone();
+    other.run.settings.step_nanos = Some(1);
+    let compared = feedwater_profile::compare::Comparison::of(&one, &other).unwrap();
+    assert_eq!(compared.result, feedwater_profile::compare::Word::NotComparable);
+    assert!(compared.notes[0].contains("different accelerators"), "{:?}", compared.notes);
+}

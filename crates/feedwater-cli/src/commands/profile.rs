@@ -94,7 +94,8 @@ pub(crate) struct Options {
     /// Drop the data from the page cache before each run, as far as the system allows
     #[arg(long)]
     cold: bool,
-    /// Try what was predicted: more threads, another batch size, half precision, less padding
+    /// Try other settings, and compare with what was predicted for them: more threads, a larger batch, half precision,
+    /// less padding. Takes a minute or more
     #[arg(long)]
     verify: bool,
     /// The device that prepares data, where there are two
@@ -340,8 +341,13 @@ fn shown(
     out += &text::line(
         "TUNED",
         &format!(
-            "{} threads, {} ahead: {:.1} steps/s, {:.0} samples/s{busy}, variation {:.0} % (measured)",
-            tuned.threads, tuned.prefetch, d.steps_per_second, d.samples_per_second, d.variation_percent
+            "{} threads, {} ahead: {:.1} steps/s, {:.0} samples/s{busy}, variation {:.0} % (measured){}",
+            tuned.threads,
+            tuned.prefetch,
+            d.steps_per_second,
+            d.samples_per_second,
+            d.variation_percent,
+            if d.steps_per_second < 0.97 * one.diagnosis.steps_per_second { "; not better here" } else { "" }
         ),
         colour,
     );

@@ -77,7 +77,14 @@ pub(crate) struct Setup {
 impl Setup {
     /// The pipeline.
     pub(crate) fn build(&self) -> miette::Result<Pipeline> {
-        self.builder()?.build().map_err(|error| miette!("{error}"))
+        self.builder()?.build().map_err(|error| {
+            // Its hint is for who writes a pipeline; here a flag decides.
+            let said = error.to_string();
+            match said.split_once("\nhint: these are ") {
+                Some((what, _)) => miette!(help = "leave out --task: it is found by looking", "{what}"),
+                None => miette!("{said}"),
+            }
+        })
     }
 
     fn builder(&self) -> miette::Result<Builder> {

@@ -41,7 +41,9 @@ fn verdict(d: &Diagnosis, out: &mut Screen) {
     };
     let target = d.busy_percent.map(|_| format!(" · {}", d.target.words())).unwrap_or_default();
     out.line("VERDICT", &format!("{}{target} · confidence {sure} ({} steps)", d.headline, d.steps));
-    let pace = format!("{:.1} steps/s, {:.0} samples/s", d.steps_per_second, d.samples_per_second);
+    // A loop that does not say how many samples a step has is not one of none.
+    let samples = (d.samples_per_second > 0.0).then(|| format!(", {:.0} samples/s", d.samples_per_second));
+    let pace = format!("{:.1} steps/s{}", d.steps_per_second, samples.unwrap_or_default());
     match (d.busy_percent, d.ceiling_steps_per_second) {
         (Some(busy), Some((ceiling, spread))) => {
             out.line("busy", &format!("{busy:.0} %   {pace}; ceiling {ceiling:.1} ± {spread:.1} steps/s"));

@@ -158,8 +158,11 @@ impl Facts<'_> {
     /// Features made once.
     fn cache(&self) -> Vec<Change> {
         let (what, setting) = match self.record.run.settings.task.as_deref() {
-            Some("text") => ("tokenize once, train from the ids", "save the ids of each document as .npy"),
-            _ => ("make features once, train from them", "save each clip's features as .npy: `--task npy`"),
+            Some("text") => ("tokenize once, train from the ids", "by hand: save the ids of each document"),
+            _ => (
+                "make features once, train from them",
+                "by hand: save each clip's features as .npy, train on those",
+            ),
         };
         let mut changes = Vec::new();
         self.propose(&mut changes, what, setting.to_owned(), &Wish::Cache);

@@ -78,6 +78,9 @@ pub(super) fn left_out(facts: &Facts<'_>) -> Table {
     Table { head: vec!["", "why", "#steps", "#seconds in all"], rows }
 }
 
+/// Steps that vary by less, in percent, are even.
+const EVEN: f64 = 10.0;
+
 /// Every step, or means of a few.
 pub(super) fn timeline(facts: &Facts<'_>) -> Chart {
     let named = outliers(facts);
@@ -89,7 +92,14 @@ pub(super) fn timeline(facts: &Facts<'_>) -> Chart {
             millis(step.wall_nanos as f64),
             step.step
         ),
-        None => format!("Step times: an even {} ms", millis(facts.steps.p50_nanos as f64)),
+        None if facts.steps.variation_percent < EVEN => {
+            format!("Step times: an even {} ms", millis(facts.steps.p50_nanos as f64))
+        }
+        None => format!(
+            "Step times: {} ms in the middle, varying by {:.0} %",
+            millis(facts.steps.p50_nanos as f64),
+            facts.steps.variation_percent
+        ),
     };
     let together = facts.record.steps.len().div_ceil(COLUMNS);
     let column = if together > 1 {
