@@ -18,6 +18,8 @@ const ROUNDS: usize = 41;
 const PASSES: usize = 30;
 /// More than a core's own caches hold: what cores share is what they wait for.
 const NUMBERS: usize = 1 << 18;
+/// As many as the nearest cache holds.
+const NEAR: usize = 4096;
 
 /// The time of the same work on all of `threads` at once, over its time on one alone; never below 1.
 pub fn crowding(threads: usize) -> f64 {
@@ -57,16 +59,21 @@ fn passes() -> Duration {
     (0..PASSES).map(|_| pass(&mut values)).sum()
 }
 
-/// Multiplies and adds, as features do.
+/// Multiplies and adds, as features do: half of it on numbers that a core's own caches hold, half on those that they do
+/// not.
 fn pass(values: &mut [f32]) -> Duration {
     let began = Instant::now();
+    rounds(values, 3);
+    rounds(&mut values[..NEAR], 3 * NUMBERS / NEAR);
+    began.elapsed()
+}
 
-    for round in 0..6_u16 {
-        let gain = 1.0 + f32::from(round) * 1e-6;
+fn rounds(values: &mut [f32], rounds: usize) {
+    for round in 0..rounds {
+        let gain = 1.0 + round as f32 * 1e-6;
         for value in &mut *values {
             *value = *value * gain + 1e-7;
         }
         black_box(&mut *values);
     }
-    began.elapsed()
 }
