@@ -43,7 +43,6 @@ class Profile:
         self._began = 0
         self._number = 0
         self._own_nanos = 0
-        self._busy_nanos = 0
         self._parts: dict[str, int] = {}
 
     def __enter__(self) -> Profile:

@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_batch_of_another_size_ends_where_its_epoch_ends() {
-        // Twenty-five batches of 8 are six of 32 and one of 8: predicted as if they flowed on, they came out 12 % fast.
+        // Twenty-five batches of 8 are six of 32 and one of 8: not as if they flowed on.
         let cost = |epoch| Cost { rows: 8, epoch, work_nanos: 8.0, counts: true, ..Cost::default() };
         let costs: Vec<Cost> = (0..50).map(|step| cost(step / 25)).collect();
         let rows: Vec<u64> = regrouped(&costs, Some(8), 32).iter().map(|cost| cost.rows).collect();

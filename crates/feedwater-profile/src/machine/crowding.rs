@@ -1,8 +1,8 @@
 //! How much slower is a thread when all cores work?
 //!
 //! Two threads on two cores are not twice as fast where the cores share what they compute with (two threads of one core,
-//! a clock that falls under load, a neighbour on the same machine). Asked once before a profile, it takes a few
-//! tenths of a second, and every prediction for another number of threads stands on it.
+//! a clock that falls under load, a neighbour on the same machine). Asked before each run of a profile, it takes about
+//! half a second, and every prediction for another number of threads stands on it.
 
 use std::{
     hint::black_box,

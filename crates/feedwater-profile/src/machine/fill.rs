@@ -1,8 +1,8 @@
 //! How fast is memory written?
 //!
-//! Batches that fit into the processor's caches are written at twice the speed of those that do not, and everything else
+//! Batches that fit into the processor's caches are written faster than those that do not, and everything else
 //! that the workers use is pushed out by those. So a larger batch makes each of its samples dearer; by how much is asked
-//! here, once before a profile, in about a tenth of a second.
+//! here, once before a profile.
 
 use std::{hint::black_box, time::Instant};
 
