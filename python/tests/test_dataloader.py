@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader as TorchLoader  # noqa: E402
 
 from feedwater.dataloader import DataLoader  # noqa: E402
 
-HERE = str(Path(__file__).parents[1])
+HERE = str(Path(__file__).parent)
 LINUX = sys.platform.startswith("linux")
 
 

@@ -90,18 +90,18 @@ pub(crate) fn test(filters: &[String]) -> Result {
 
     step("the Python package's types");
     stubs(&python, &package)?;
-    // From the package's folder, where its settings are. What is checked is what was installed.
-    let in_package = || {
+    let from = |folder: &Path| {
         let mut python = command(&python);
-        python.current_dir(&package);
+        python.current_dir(folder);
         python
     };
-    shell(in_package().args(["-m", "mypy"]))?;
-    shell(in_package().args(["-m", "mypy.stubtest", "feedwater._core"]))?;
+    shell(from(&package).args(["-m", "mypy"]))?;
+    // From here on, what was installed: not from a folder with the sources, which have no extension beside them.
+    let tests = package.join("tests");
+    shell(from(&tests).args(["-m", "mypy.stubtest", "feedwater._core"]))?;
 
     step("the Python package's tests");
-    // `-P`: the package that was installed, not the folder of the same name beside the tests.
-    shell(in_package().args(["-P", "-m", "pytest"]).args(filters))
+    shell(from(&tests).args(["-m", "pytest"]).args(filters))
 }
 
 /// Makes the stub of the extension anew and compares it with the one in the tree.

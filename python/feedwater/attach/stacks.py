@@ -4,21 +4,24 @@ A thread looks at the stack of the one that makes batches, now and then, and say
 batch, which call, and where in the user's own code. A call into C has no frame, so the text of the expression that is being
 run is looked at as well. Each place in the code is judged once and remembered.
 
-How often it looks follows from what looking takes: never more than one part in two hundred. A call into C that keeps the
-interpreter's lock keeps the looking thread waiting too; a look counts for all the time since the one before, so that such
-calls are not missed.
+How often it looks follows from what looking usually takes, one part in two hundred: the first look at a place, which reads
+its source, is not what the others wait for. The first looks of all come quickly, since a short run has no others. A call into C that keeps the
+interpreter's lock keeps the looking thread waiting too; a look counts for the time between looks and for what it had to wait,
+so that such calls are not missed.
 """
 
 from __future__ import annotations
 
+import functools
 import linecache
 import os
+import random
 import re
 import sys
 import sysconfig
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from types import CodeType, FrameType
 from typing import NamedTuple
 
@@ -34,6 +37,7 @@ _LIBRARIES = tuple(
 _LEAST_INTERVAL_SECONDS = 0.01
 _MOST_INTERVAL_SECONDS = 0.2
 _SHARE = 200
+_QUICK_LOOKS = 200
 _DEEPEST = 200
 _MOST_WEIGHT = 5
 _sleep = time.sleep
@@ -110,9 +114,11 @@ class Seen(NamedTuple):
     at: str
 
 
-_places: dict[tuple[CodeType, int], Place] = {}
+# By identity: the hash of a code object is one of all its parts. The code is kept, so that no other takes its place.
+_places: dict[tuple[int, int], tuple[CodeType, Place]] = {}
 
 
+@functools.cache
 def is_library(filename: str) -> bool:
     """Whether a file belongs to Python or to something that was installed."""
     if filename.startswith("<") or "site-packages" in filename or "dist-packages" in filename:
@@ -156,10 +162,10 @@ def _expression(frame: Frame) -> str:
 
 def _place(frame: Frame) -> Place:
     code = frame.code
-    key = (code, frame.instruction)
+    key = (id(code), frame.instruction)
     known = _places.get(key)
     if known is not None:
-        return known
+        return known[1]
     if len(_places) > 20_000:
         _places.clear()
     filename = code.co_filename
@@ -189,7 +195,7 @@ def _place(frame: Frame) -> Place:
     place = Place(
         library, filename.startswith(_OWN), by_code, by_text, call, text, _PASS_ON.fullmatch(code.co_name) is not None
     )
-    _places[key] = place
+    _places[key] = (code, place)
     return place
 
 
@@ -230,11 +236,12 @@ class Sampler:
     def __init__(self, thread: int) -> None:
         self.thread = thread
         self.phase = ""
-        self._since = 0
         self.seen: Counter[tuple[str, str, str, str]] = Counter()
         self.recent: list[str] = []
         self.spent_nanos = 0
-        self._looks = 0
+        # Of its own: the script's random numbers stay as they are.
+        self._dice = random.Random(0)
+        self._costs: deque[int] = deque(maxlen=9)
         self._started = False
         self._pid = 0
 
@@ -247,7 +254,6 @@ class Sampler:
 
     def enter(self, phase: str) -> None:
         """The thread begins with something else."""
-        self._since = time.perf_counter_ns()
         self.phase = phase
 
     def take(self) -> Counter[tuple[str, str, str, str]]:
@@ -257,10 +263,11 @@ class Sampler:
         return seen
 
     def _loop(self) -> None:
-        interval = _LEAST_INTERVAL_SECONDS
-        looked = time.perf_counter_ns()
+        interval, looks = _LEAST_INTERVAL_SECONDS, 0
         while True:
-            _sleep(interval)
+            slept = time.perf_counter_ns()
+            # Uneven, so as not to meet every step at the same place.
+            _sleep(interval * self._dice.uniform(0.5, 1.5))
             phase = self.phase
             if not phase:
                 continue
@@ -272,15 +279,16 @@ class Sampler:
                 if not frames or self.phase != phase:
                     continue
                 # Longer than a few times is not the lock but a core that was missing, which says nothing.
-                micros = min(now - max(self._since, looked), round(interval * _MOST_WEIGHT * 1e9)) // 1000
-                looked = now
+                micros = min(now - slept, round(interval * _MOST_WEIGHT * 1e9)) // 1000
                 seen = look(frames, "batch" if phase == "collate" else "transform")
                 self.seen[(phase, seen.stage, seen.call, seen.at)] += max(micros, 1)
                 self.recent.append(seen.stage)
             except Exception:  # noqa: BLE001
                 continue
             finally:
-                self.spent_nanos += time.thread_time_ns() - began
-                self._looks += 1
-            usual = self.spent_nanos / self._looks / 1e9
-            interval = min(max(_LEAST_INTERVAL_SECONDS, _SHARE * usual), _MOST_INTERVAL_SECONDS)
+                self._costs.append(time.thread_time_ns() - began)
+                self.spent_nanos += self._costs[-1]
+            looks += 1
+            if looks >= _QUICK_LOOKS:
+                usual = sorted(self._costs)[len(self._costs) // 2] / 1e9
+                interval = min(max(_LEAST_INTERVAL_SECONDS, _SHARE * usual), _MOST_INTERVAL_SECONDS)
