@@ -30,7 +30,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -40,6 +40,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from feedwater._crew import Batch, Crew, Stream
+from feedwater.profiling import observed
 
 __all__ = ["DataLoader"]
 
@@ -420,7 +421,7 @@ class DataLoader(Generic[_T_co]):
     def __len__(self) -> int:
         return len(self._torch)
 
-    def __iter__(self) -> _Iterator:
+    def __iter__(self) -> Iterator[Any]:
         book, resume = _Book(), self._resume
         kept = self._iterator if self.persistent_workers else None
         if kept is not None and not kept._crew.stopped and kept._crew.pid == os.getpid():
@@ -431,12 +432,24 @@ class DataLoader(Generic[_T_co]):
             iterator = _Iterator(self._torch, book, resume)
             self._iterator = iterator if self.persistent_workers else None
         self._book, self._resume = book, None
-        return iterator
+        return observed(self, iterator)
 
     @property
     def last_input(self) -> dict[str, Any] | None:
         """How the last batch of the newest iterator was made, as ``input`` of a record; ``None`` before the first."""
         return self._book.last_input()
+
+    def settings(self) -> dict[str, Any]:
+        """How it is set up: ``settings`` of a record."""
+        workers = int(self.num_workers)
+        size = self.batch_size if self.batch_size is not None else getattr(self.batch_sampler, "batch_size", None)
+        return {
+            "loader": "feedwater.torch.DataLoader",
+            "threads": workers,
+            "prefetch": max(2, workers * int(self.prefetch_factor or 0)) if workers else None,
+            "batch_size": size if isinstance(size, int) else None,
+            "pinned": bool(self.pin_memory),
+        }
 
     def set_epoch(self, epoch: int) -> None:
         """Tells the epoch to the sampler, the batch sampler and the dataset, those that want to know."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast
 
 from feedwater import _core
 from feedwater._map import PythonMap
+from feedwater.profiling import observed
 
 if TYPE_CHECKING:
     import numpy
@@ -374,7 +375,7 @@ class Loader(Generic[Array]):
         self._leave()
         reading = self._read(self._epoch)
         self._reading = weakref.ref(reading)
-        return reading
+        return observed(self, reading)
 
     def _leave(self) -> None:
         """Ends the epoch that is being read, if there is one."""

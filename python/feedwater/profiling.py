@@ -1,31 +1,52 @@
-"""What does a training loop of your own wait for? A few lines around it, and the verdict after it.
+"""What does a training loop of your own wait for? Two lines around it, and the verdict after it.
 
     with fw.profile() as p:
-        for batch in p.steps(loader):
+        for batch in loader:
             train(batch)
     print(p.verdict())
 
-Each step is a line of a record (docs/record.md), so `feedwater report` reads it too.
+The loop is observed as `feedwater profile -- python train.py` observes a script (`attach/`): loaders, the model, the
+optimizer. Each step is a line of a record (docs/record.md), so `feedwater report` reads it too.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
+import sys
 import tempfile
-import time
+import types
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from feedwater import _core
 
 Item = TypeVar("Item")
+_ATTACH = "_feedwater_attach"
+
+
+def _observer(module: str) -> Any:
+    """A module of the observer, under the name that it has in scripts that are observed from outside: there is one."""
+    if _ATTACH not in sys.modules:
+        package = types.ModuleType(_ATTACH)
+        package.__path__ = [str(Path(__file__).with_name("attach"))]
+        sys.modules[_ATTACH] = package
+    return importlib.import_module(f"{_ATTACH}.{module}")
+
+
+def observed(loader: Any, iterator: Iterator[Item]) -> Iterator[Item]:
+    """An iterator of one of our loaders, observed where anything is."""
+    if _ATTACH not in sys.modules:
+        return iterator
+    return cast("Iterator[Item]", _observer("hooks").observe_iterator(loader, loader.settings(), iterator))
 
 
 def profile(record: str | os.PathLike[str] | None = None, *, name: str = "training loop") -> Profile:
-    """Records the steps of a loop. `record` keeps the file."""
+    """Observes the training loop within a `with`. `record` keeps the file."""
     return Profile(record, name=name)
 
 
@@ -39,98 +60,54 @@ class Profile:
             record = Path(self._folder.name) / "record.jsonl"
         self.record = Path(record)
         self.name = name
-        self._file: IO[str] | None = None
-        self._began = 0
-        self._number = 0
-        self._own_nanos = 0
-        self._parts: dict[str, int] = {}
+        self._observation: Any = None
+        self._run: Any = None
 
     def __enter__(self) -> Profile:
-        self._began = time.perf_counter_ns()
+        self._run = _observer("hooks").observing()
+        if self._run is not None:
+            # In a script that is observed from outside: one record is enough.
+            self.record = Path(self._run.path)
+            return self
+        # A place that cannot be written is an error now, not when everything is over.
+        self.record.write_text("", encoding="utf-8")
+        self._observation = _observer("observer").Observation(str(self.record.resolve()), self.name)
+        self._run = self._observation.run
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Writes the end of the record."""
-        if self._file is not None:
-            wall = time.perf_counter_ns() - self._began
-            self._write({"end": {"wall_nanos": wall, "overhead_nanos": self._own_nanos}})
-            self._file.close()
-            self._file = None
+        """Ends it. What was observed stays."""
+        if self._observation is not None:
+            observation, self._observation = self._observation, None
+            failed = observation.end()
+            if failed:
+                last = failed.strip().splitlines()[-1]
+                warnings.warn(f"not everything could be observed: {last}", RuntimeWarning, stacklevel=3)
 
-    def steps(self, loader: Iterable[Item], *, epoch: int = 0) -> Iterator[Item]:
-        """The loader's batches; what is between asking for one and asking for the next is a step."""
+    def steps(self, loader: Iterable[Item]) -> Iterator[Item]:
+        """The batches of any loader; what is between asking for one and asking for the next is a step.
+
+        Loaders of torch and of feedwater are observed without it.
+        """
+        settings = {"loader": type(loader).__module__.split(".")[0]}
         iterator = iter(loader)
-        if self._file is None:
-            self._open(loader)
-        while True:
-            asked = time.perf_counter_ns()
-            try:
-                batch = next(iterator)
-            except StopIteration:
-                return
-            got = time.perf_counter_ns()
-            self._parts = {}
-            yield batch
-            done = time.perf_counter_ns()
-            self._step(asked, got, done, iterator, batch, epoch)
-            self._own_nanos += time.perf_counter_ns() - done
+        return cast("Iterator[Item]", _observer("hooks").observe_iterator(loader, settings, iterator))
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Time of a step that is not the model's: `copy`, `sync`, `optimizer`."""
+        """Time of a step that is not the model's, where that cannot be seen: `copy`, `sync`, `optimizer`."""
         if name not in ("copy", "sync", "optimizer"):
             raise ValueError(f"`part` is `{name}`\nhint: one of copy, sync, optimizer")
-        began = time.perf_counter_ns()
+        run = _observer("hooks").observing()
+        begin = run.clock.mark() if run is not None else None
         try:
             yield
         finally:
-            self._parts[name] = self._parts.get(name, 0) + time.perf_counter_ns() - began
-
-    def _open(self, loader: object) -> None:
-        settings: dict[str, Any] = {"loader": type(loader).__module__.split(".")[0]}
-        if hasattr(loader, "settings"):
-            settings = loader.settings()
-        elif hasattr(loader, "num_workers"):
-            workers = int(loader.num_workers)
-            factor = getattr(loader, "prefetch_factor", None) or 2
-            settings.update(threads=workers, batch_at_a_time=True, prefetch=workers * factor)
-            if isinstance(getattr(loader, "batch_size", None), int):
-                settings["batch_size"] = loader.batch_size  # type: ignore[attr-defined]
-        run = {
-            "name": self.name,
-            "writer": f"feedwater {_core.__version__} (Python)",
-            "started_unix_seconds": int(time.time()),
-            "clock": "host",
-            "host": json.loads(_core.host()),
-            "settings": settings,
-        }
-        self._file = self.record.open("w", encoding="utf-8")
-        self._write({"record": "feedwater", "version": 1, "run": run})
-
-    def _step(self, asked: int, got: int, done: int, iterator: object, batch: object, epoch: int) -> None:
-        other = sum(self._parts.values())
-        step: dict[str, Any] = {
-            "step": self._number,
-            "epoch": epoch,
-            "wall_nanos": max(done - asked, 1),
-            "wait_nanos": got - asked,
-            "compute_nanos": max(done - got - other, 0),
-            **{f"{name}_nanos": nanos for name, nanos in self._parts.items()},
-        }
-        if rows := _rows(batch):
-            step["rows"] = rows
-        made = getattr(iterator, "last_input", None)
-        if made:
-            step["input"] = made
-        self._write(step)
-        self._number += 1
-
-    def _write(self, line: dict[str, Any]) -> None:
-        if self._file is not None:
-            self._file.write(json.dumps(line) + "\n")
+            if run is not None:
+                run.span(name, begin)
 
     # What it says.
 
@@ -150,16 +127,19 @@ class Profile:
         return _core.html(self.record)
 
     def _flush(self) -> None:
-        if self._file is not None:
-            self._file.flush()
-        if not self.record.exists():
-            raise ValueError("nothing was recorded\nhint: `for batch in p.steps(loader):`")
+        if self._run is not None:
+            self._run.flush()
+        if not self.record.exists() or self.record.stat().st_size == 0:
+            raise ValueError(
+                "nothing was recorded\nhint: the loop belongs within `with fw.profile() as p:`; where its loader is of neither "
+                "torch nor feedwater: `for batch in p.steps(loader):`"
+            )
 
     def __repr__(self) -> str:
         try:
             return self.verdict()
         except ValueError as error:
-            return f"<profile of {self._number} steps: {error}>"
+            return f"<profile: {error}>"
 
     def _repr_html_(self) -> str:
         import html
@@ -170,13 +150,3 @@ class Profile:
             return f"<pre>{html.escape(str(error))}</pre>"
         # A frame of its own: the page's styles must not reach the notebook's.
         return f'<iframe srcdoc="{page}" style="width:100%;height:640px;border:0"></iframe>'
-
-
-def _rows(batch: object) -> int | None:
-    """How many samples a batch has, as far as that can be seen."""
-    if isinstance(batch, dict):
-        batch = next(iter(batch.values()), None)
-    elif isinstance(batch, (list, tuple)) and batch:
-        batch = batch[0]
-    shape = getattr(batch, "shape", None)
-    return int(shape[0]) if shape is not None and len(shape) > 0 else None

@@ -8,8 +8,35 @@ use pyo3::{
     exceptions::{PyFileNotFoundError, PyOSError, PyPermissionError, PyRuntimeError, PyValueError},
 };
 
+/// What the engine's hints call it, and what it is called here.
+const WORDS: &[(&str, &str)] = &[
+    ("`.threads(1)`, or `Threads::Auto`", "`.threads(1)`; left out, all cores are used"),
+    ("`.tokenize(Tokenize::file(\"tokenizer.json\")?)`", "`.tokenize(\"tokenizer.json\")`"),
+    ("`.decode(Audio::…)`", "`.decode(16_000)`"),
+    ("`.decode(Npy)`", "`.decode(\"npy\")`"),
+    ("`.decode(Audio::mono(16_000))`", "`.decode(16_000)`"),
+    ("`Pipeline::open(…)`", "`open(…)`"),
+    ("`Policy::skip_up_to(0.05)`", "`.policy(\"skip\", ceiling=0.05)`"),
+    ("`Policy::skip_up_to`", "`.policy(\"skip\", ceiling=…)`"),
+    ("`Chunk::seconds(30.0).overlap(2.0)`", "`.chunk(30.0, overlap=2.0)`"),
+    ("`SpecAugment::new().time(2, 0.05)`", "`.spec_augment(time=(2, 0.05))`"),
+    ("`LogMel::whisper(80)`", "`.log_mel(80)`"),
+    ("`Audio::mono(16_000)`", "`.decode(16_000)`"),
+    ("`Batch::of(16)`", "`.batch(16)`"),
+    ("`Batch::frames(48_000)`", "`.batch(frames=48_000)`"),
+    ("`Batch::packed(512, 16)`", "`.batch(packed=(512, 16))`"),
+    ("`.buckets(…)`", "`buckets=…`"),
+    ("`.buckets(64)`", "`.batch(…, buckets=64)`"),
+    ("`.drop_last()`", "`drop_last=True`"),
+    ("`Pad::Multiple(8)`", "`.batch(…, pad=8)`"),
+    ("`Pad::Shapes(vec![128, 256, 448])`", "`.batch(…, pad=[128, 256, 448])`"),
+];
+
 pub(crate) fn python(error: Error) -> PyErr {
-    let text = error.to_string();
+    let mut text = error.to_string();
+    for (engine, here) in WORDS {
+        text = text.replace(engine, here);
+    }
     match error {
         Error::Config { .. } | Error::Dataset { .. } | Error::State { .. } => PyValueError::new_err(text),
         Error::Read { source, .. } | Error::Write { source, .. } => match source.kind() {

@@ -107,13 +107,17 @@ impl PythonMap {
 /// A field on its way to Python.
 fn given<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyTuple>> {
     let numbers = |data: &[f32]| {
-        let bytes: Vec<u8> = data.iter().flat_map(|number| number.to_ne_bytes()).collect();
-        PyByteArray::new(py, &bytes)
+        PyByteArray::new_with(py, size_of_val(data), |bytes| {
+            for (four, number) in bytes.chunks_exact_mut(4).zip(data) {
+                four.copy_from_slice(&number.to_ne_bytes());
+            }
+            Ok(())
+        })
     };
     match value {
-        Value::Audio(Waveform { samples, rate }) => ("audio", numbers(samples), *rate).into_pyobject(py),
+        Value::Audio(Waveform { samples, rate }) => ("audio", numbers(samples)?, *rate).into_pyobject(py),
         Value::Tensor(Tensor { data, shape, .. }) => {
-            ("tensor", numbers(data), shape.clone()).into_pyobject(py)
+            ("tensor", numbers(data)?, shape.clone()).into_pyobject(py)
         }
         Value::Text(text) => ("text", text).into_pyobject(py),
         Value::Tokens(ids) => ("tokens", PyList::new(py, ids)?).into_pyobject(py),

@@ -284,10 +284,11 @@ class Batches:
         if self.left < 0: raise StopIteration
         self.last_input = {"work_nanos": {"decode": 1000 + self.left}}
         return torch.zeros(4, 2)
-observer = sys.modules["_feedwater_attach.observer"]
+hooks = sys.modules["_feedwater_attach.hooks"]
 model = torch.nn.Linear(2, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for batch in observer.observe_iterator("feedwater", {"threads": 3}, Batches()):
+batches = Batches()
+for batch in hooks.observe_iterator(batches, {"loader": "other", "threads": 3}, batches):
     def closure():
         loss = model(batch).sum()
         loss.backward()
@@ -298,10 +299,31 @@ for batch in observer.observe_iterator("feedwater", {"threads": 3}, Batches()):
 
 def test_another_loader_says_itself_how_batches_are_made(tmp_path: Path) -> None:
     seen = observe(tmp_path / "run.jsonl", "-c", OTHER_LOADER)
-    assert seen.run["settings"] == {"loader": "feedwater", "threads": 3}
+    assert seen.run["settings"] == {"loader": "other", "threads": 3}
     assert [step["input"]["work_nanos"]["decode"] for step in seen.steps] == list(range(1029, 999, -1))
     # A closure's forward and backward are the model's, not the optimizer's.
     assert all(step["compute_nanos"] > 0 and step["rows"] == 4 for step in seen.steps)
+
+
+OURS = """
+import sys, torch, feedwater as fw
+loader = fw.open(sys.argv[1]).decode(16_000).log_mel(80).batch(2).torch()
+model = torch.nn.Linear(3000, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with fw.profile() as p:
+    for epoch in range(2):
+        for batch in loader:
+            model(batch["input_features"]).sum().backward()
+            optimizer.step()
+assert "steps" in p.verdict()
+"""
+
+
+def test_our_own_loader_is_seen_and_a_profile_within_reads_the_same_record(tmp_path: Path, morse: Path) -> None:
+    seen = observe(tmp_path / "run.jsonl", "-c", OURS, morse)
+    assert seen.run["settings"]["loader"] == "feedwater"
+    assert len(seen.steps) == 44
+    assert all({"decode", "log_mel"} <= step["input"]["work_nanos"].keys() for step in seen.steps)
 
 
 # Parts by themselves
@@ -400,7 +422,7 @@ def test_events_tell_the_time_once_they_have_passed(parts: Any) -> None:
 
 
 def test_copies_to_a_device_are_seen(parts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    observer = parts("observer")
+    hooks = parts("hooks")
 
     class Tensor:
         def __init__(self, is_cuda: bool = False) -> None:
@@ -418,8 +440,8 @@ def test_copies_to_a_device_are_seen(parts: Any, monkeypatch: pytest.MonkeyPatch
     spans: list[str] = []
     clock = types.SimpleNamespace(mark=lambda: (0, None))
     fake = types.SimpleNamespace(here=lambda: True, clock=clock, span=lambda kind, begin: spans.append(kind))
-    monkeypatch.setattr(observer, "_run", fake)
-    observer.patch_copies(types.SimpleNamespace(Tensor=Tensor, compiler=types.SimpleNamespace(is_dynamo_compiling=bool)))
+    monkeypatch.setattr(hooks, "_run", fake)
+    hooks.patch_copies(types.SimpleNamespace(Tensor=Tensor, compiler=types.SimpleNamespace(is_dynamo_compiling=bool)))
     Tensor().to("cpu")
     Tensor(True).to("cuda")
     Tensor().copy_(Tensor())
@@ -433,7 +455,7 @@ def test_copies_to_a_device_are_seen(parts: Any, monkeypatch: pytest.MonkeyPatch
 def test_no_moment_counts_twice(parts: Any) -> None:
     share_out = parts("record").share_out
     spans = [("wait", -5, 10), ("compute", 20, 60), ("copy", 30, 40), ("optimizer", 50, 80), ("compute", 90, 200)]
-    assert share_out(100, spans) == {"wait": 10, "copy": 10, "compute": 40, "optimizer": 20}
+    assert share_out(100, spans) == {"wait": 10, "copy": 10, "sync": 0, "compute": 40, "optimizer": 20}
 
 
 @pytest.mark.parametrize(

@@ -202,6 +202,9 @@ def test_what_a_function_raises_is_told_with_its_place(morse: Path) -> None:
         (lambda p: p.threads(0), ValueError, "0 threads"),
         (lambda p: p.prefetch(0), ValueError, "a prefetch of 0"),
         (lambda p: p.ranks(2, 2), ValueError, "rank 2 of 2"),
+        (lambda p: p.batch(4, pad=0), ValueError, r"`.batch\(…, pad=8\)`"),
+        (lambda p: p.policy("skip", ceiling=2.0), ValueError, r"`.policy\(\"skip\", ceiling=0.05\)`"),
+        (lambda p: p.chunk(30, overlap=40), ValueError, r"`.chunk\(30.0, overlap=2.0\)`"),
         (lambda p: p.batch(4, dtype="int8"), ValueError, "`dtype` is `int8`"),
         (lambda p: p.batch(4, frames=9), ValueError, "a batch has one of"),
         (lambda p: p.batch(4, pad="widest"), ValueError, "`pad` is `widest`"),
@@ -215,8 +218,9 @@ def test_what_a_function_raises_is_told_with_its_place(morse: Path) -> None:
 def test_a_wrong_setting_is_an_error_when_the_loader_is_made(
     morse: Path, wrong: Any, kind: type[Exception], said: str
 ) -> None:
-    with pytest.raises(kind, match=said):
+    with pytest.raises(kind, match=said) as raised:
         wrong(fw.open(morse).decode(16_000)).numpy()
+    assert "::" not in str(raised.value), "a hint in the words of the engine"
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:

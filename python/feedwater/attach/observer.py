@@ -1,8 +1,7 @@
-"""Where does the observer hook into torch?
+"""When does a run begin to be observed, and when is it over?
 
-Nothing is imported for the script: an import hook waits for the modules that matter, and replaces a few functions in them
-once they are there. Each replacement calls the original and notes the time around it. Whatever fails in here is written to
-a log, and the script goes on as if nothing had been observed.
+Nothing is imported for the script: an import hook waits for the modules that matter, and has them patched once they are
+there (`hooks.py`).
 
 One process owns a record: the first, or the first of each rank. Its number is in the environment. Worker processes of its
 loaders write beside it; other children observe nothing.
@@ -11,29 +10,24 @@ loaders write beside it; other children observe nothing.
 from __future__ import annotations
 
 import atexit
-import functools
 import importlib.abc
 import importlib.machinery
 import os
 import shutil
 import sys
 import tempfile
-import threading
 import time
-import traceback
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import ModuleType, TracebackType
+from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
-from .batches import Crew, Probe, observe_worker, time_fetcher
-from .run import Run, Watch
-from .stacks import is_library
+from . import hooks
+from .hooks import FOLDER, LOG, OWNER, PATCHES, WORKER_PATCHES, log_failure, safe
+from .run import Run
 
-_OWNER = "FEEDWATER_ATTACH_OWNER"
+_RECORD = "FEEDWATER_ATTACH_RECORD"
 _OWNER_RANK = "FEEDWATER_ATTACH_OWNER_RANK"
-_FOLDER = "FEEDWATER_ATTACH_WORKERS"
-_OWN = os.path.dirname(os.path.abspath(__file__))
+_HERE = os.path.dirname(os.path.abspath(__file__))
 # They only start the processes that train.
 _LAUNCHERS = (
     "torchrun",
@@ -43,480 +37,6 @@ _LAUNCHERS = (
     "torch.distributed.launch",
     "accelerate.commands.launch",
 )
-
-_run: Run | None = None
-_probe: Probe | None = None
-_logged = 0
-
-
-def log_failure() -> None:
-    """Writes what failed to the log."""
-    global _logged
-    _logged += 1
-    if _logged > 100:
-        return
-    try:
-        with open(os.environ["FEEDWATER_ATTACH_LOG"], "a", encoding="utf-8") as log:
-            log.write(traceback.format_exc())
-    except Exception:  # noqa: BLE001
-        pass
-
-
-def _safe(note: Callable[..., Any], *values: Any) -> Any:
-    """Calls what notes something. It may fail; then it is nothing."""
-    try:
-        return note(*values)
-    except Exception:  # noqa: BLE001
-        log_failure()
-        return None
-
-
-# Loaders
-
-
-def _settings(loader: Any) -> dict[str, Any]:
-    workers = int(loader.num_workers)
-    sampler = getattr(loader, "batch_sampler", None)
-    size = loader.batch_size if loader.batch_size is not None else getattr(sampler, "batch_size", None)
-    return {
-        "loader": "torch",
-        "threads": workers,
-        "batch_at_a_time": True,
-        "prefetch": workers * int(loader.prefetch_factor or 0) if workers else None,
-        "batch_size": size if isinstance(size, int) else None,
-        "pinned": bool(loader.pin_memory),
-    }
-
-
-def _patch_loader(module: ModuleType) -> None:
-    loader_type: Any = module.DataLoader
-    base: Any = module._BaseDataLoaderIter
-    many: Any = module._MultiProcessingDataLoaderIter
-    make, following = loader_type.__iter__, base.__next__
-
-    @functools.wraps(make)
-    def __iter__(self: Any) -> Any:  # noqa: N807
-        run = _run
-        if run is None or threading.get_ident() != run.thread:
-            return make(self)
-        began = run.clock.mark()
-        _safe(_prepare_folder)
-        iterator = make(self)
-        _safe(_watch, run, self, iterator, began)
-        return iterator
-
-    @functools.wraps(following)
-    def __next__(self: Any) -> Any:  # noqa: N807
-        run = _run
-        watch: Watch | None = self.__dict__.get("_feedwater_watch")
-        if run is None or watch is None or threading.get_ident() != run.thread:
-            return following(self)
-        crew = watch.crew
-        if crew is not None:
-            _safe(_next_worker, watch, self)
-        here = run.here() or (run.replaying(watch) and run.wake(True))
-        if here:
-            _safe(_ask, run, watch, self)
-            if run.replaying(watch):
-                try:
-                    return run.replay(watch)
-                except SystemExit:
-                    _safe(_shut_down, self)
-                    raise
-        try:
-            batch = following(self)
-        except BaseException:
-            _safe(run.exhausted, watch)
-            raise
-        if crew is not None and watch.worker is not None:
-            crew.received[watch.worker] += 1
-        if here:
-            _safe(run.got, watch, batch, getattr(self, "last_input", None))
-        else:
-            watch.lane.served += 1
-        return batch
-
-    loader_type.__iter__, base.__next__ = __iter__, __next__
-    process = many._process_data
-
-    @functools.wraps(process)
-    def _process_data(self: Any, data: Any, *worker: Any) -> Any:
-        watch: Watch | None = self.__dict__.get("_feedwater_watch")
-        if watch is not None and worker:
-            watch.worker = worker[0]
-        return process(self, data, *worker)
-
-    many._process_data = _process_data
-
-
-def _prepare_folder() -> None:
-    os.makedirs(os.environ[_FOLDER], exist_ok=True)
-
-
-def _watch(run: Run, loader: Any, iterator: Any, began: Any) -> None:
-    crew: Crew | None = iterator.__dict__.get("_feedwater_crew")
-    if crew is None and getattr(iterator, "_workers", None):
-        crew = iterator._feedwater_crew = Crew(os.environ[_FOLDER], iterator)
-    watch = run.watch(loader, _settings(loader), crew, began)
-    iterator._feedwater_watch = watch
-    weakref.finalize(iterator, run.gone, watch).atexit = False
-
-
-def _ask(run: Run, watch: Watch, iterator: Any) -> None:
-    if run.clock.name == "host":
-        _use_events(run)
-    if watch.crew is not None:
-        try:
-            fetched = sum(len(task) == 2 for task in iterator._task_info.values())
-            watch.ready = fetched + iterator._data_queue.qsize()
-        except NotImplementedError:
-            watch.ready = None
-    run.ask(watch)
-
-
-def _next_worker(watch: Watch, iterator: Any) -> None:
-    """Whose batch comes next. Newer versions of torch say it when they hand the batch over; all go round in order."""
-    following = iterator._task_info.get(iterator._rcvd_idx)
-    watch.worker = following[0] if following else None
-
-
-def _shut_down(iterator: Any) -> None:
-    if hasattr(iterator, "_shutdown_workers"):
-        iterator._shutdown_workers()
-
-
-def observe_iterator(loader_name: str, settings: dict[str, Any], iterator: Iterable[Any]) -> Iterator[Any]:
-    """Observes an iterator of another loader, for one epoch.
-
-    `settings` are those of the record. Where the iterator has a `last_input`, a dict as the record's `input`, it becomes that
-    of the step. Outside of an observed run, the iterator is given back as it is.
-    """
-    run = _run
-    if run is None or not run.here():
-        return iter(iterator)
-    return _Observed(run, {"loader": loader_name, **settings}, iterator)
-
-
-class _Observed:
-    """An iterator of another loader."""
-
-    def __init__(self, run: Run, settings: dict[str, Any], iterable: Iterable[Any]) -> None:
-        began = run.clock.mark()
-        self._run = run
-        self._iterator = iter(iterable)
-        self._watch: Watch | None = _safe(run.watch, iterable, settings, None, began)
-
-    def __iter__(self) -> _Observed:
-        return self
-
-    def __next__(self) -> Any:
-        run, watch = self._run, self._watch
-        if watch is None or not (run.here() or (run.replaying(watch) and run.wake(True))):
-            if watch is not None:
-                watch.lane.served += 1
-            return next(self._iterator)
-        _safe(_ask, run, watch, self)
-        if run.replaying(watch):
-            return run.replay(watch)
-        try:
-            batch = next(self._iterator)
-        except BaseException:
-            _safe(run.exhausted, watch)
-            raise
-        _safe(run.got, watch, batch, getattr(self._iterator, "last_input", None))
-        return batch
-
-
-# Workers
-
-
-def _patch_worker(module: ModuleType) -> None:
-    original = module._worker_loop
-
-    # Processes are started with this function by its name: it is found under the same name there, and is this one again.
-    @functools.wraps(original)
-    def _worker_loop(*values: Any, **named: Any) -> Any:
-        _safe(_begin_worker, module, values)
-        return original(*values, **named)
-
-    module._worker_loop = _worker_loop  # type: ignore[attr-defined]
-
-
-def _begin_worker(module: ModuleType, values: Sequence[Any]) -> None:
-    global _probe, _run
-    import multiprocessing
-
-    _run = None
-    _probe = None
-    parent = multiprocessing.parent_process()
-    if parent is None or str(parent.pid) != os.environ.get(_OWNER):
-        return
-    # As torch calls it: …, base_seed, init_fn, worker_id, …
-    seed, worker = int(values[8]), int(values[10])
-    _probe = observe_worker(os.environ[_FOLDER], worker, seed)
-    wrap: Any = module.ExceptionWrapper
-
-    def without_us(*parts: Any, **named: Any) -> Any:
-        _hide(sys.exc_info()[1])
-        return wrap(*parts, **named)
-
-    module.ExceptionWrapper = without_us  # type: ignore[attr-defined]
-
-
-def _patch_fetch(module: ModuleType) -> None:
-    for name in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
-        _patch_fetcher(getattr(module, name))
-
-
-def _patch_fetcher(fetcher_type: Any) -> None:
-    fetch = fetcher_type.fetch
-
-    @functools.wraps(fetch)
-    def observed(self: Any, possibly_batched_index: Any) -> Any:
-        probe = _probe
-        if probe is None or not probe.on or threading.get_ident() != probe.thread:
-            return fetch(self, possibly_batched_index)
-        if "_feedwater" not in self.__dict__:
-            self._feedwater = True
-            _safe(time_fetcher, self, probe)
-        return probe.fetch(fetch, self, possibly_batched_index)
-
-    fetcher_type.fetch = observed
-
-
-# The model
-
-
-def _patch_torch(torch: Any) -> None:
-    for patch in (_patch_module, _patch_backward, _patch_optimizer, _patch_save, _patch_sleep):
-        _safe(patch, torch)
-    sys.excepthook = _hiding(sys.excepthook)
-
-
-def _patch_module(torch: Any) -> None:
-    module_type = torch.nn.Module
-    call = module_type.__call__
-    compiling = torch.compiler.is_dynamo_compiling
-    inside = False
-    compiled: set[int] = set()
-
-    @functools.wraps(call)
-    def __call__(self: Any, *values: Any, **named: Any) -> Any:  # noqa: N807
-        nonlocal inside
-        # The compiler reads this function: for it, there is nothing in here.
-        if compiling() or inside:
-            return call(self, *values, **named)
-        run = _run
-        if run is None or not run.here() or not _safe(_is_model, run, self):
-            return call(self, *values, **named)
-        first = id(self) not in compiled and _is_compiled(self)
-        if first:
-            compiled.add(id(self))
-        begin = run.forward_begins()
-        inside = True
-        try:
-            return call(self, *values, **named)
-        finally:
-            inside = False
-            _safe(run.forward_ends, begin, self.training, first)
-
-    module_type.__call__ = __call__
-
-
-def _is_model(run: Run, module: Any) -> bool:
-    """Whether a module is part of what is trained: not a transform within the loader, nor one without parameters."""
-    return not run.probe.sampler.phase.startswith(("getitem", "collate")) and (
-        next(iter(module.parameters()), None) is not None
-    )
-
-
-def _is_compiled(module: Any) -> bool:
-    return type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
-
-
-def _patch_backward(torch: Any) -> None:
-    backward = torch.autograd.backward
-
-    @functools.wraps(backward)
-    def observed(*values: Any, **named: Any) -> Any:
-        run = _run
-        if run is None or not run.here():
-            return backward(*values, **named)
-        begin = run.clock.mark()
-        try:
-            return backward(*values, **named)
-        finally:
-            _safe(run.backward, begin)
-
-    # `Tensor.backward` calls this one.
-    torch.autograd.backward = observed
-
-
-def _patch_optimizer(torch: Any) -> None:
-    optimizer: Any = sys.modules["torch.optim.optimizer"]
-    begun: list[Any] = []
-
-    def before(*_: Any) -> None:
-        run = _run
-        if run is not None and run.here():
-            begun.append(_safe(run.optimizer_begins))
-
-    def after(*_: Any) -> None:
-        run = _run
-        if run is not None and run.here() and begun:
-            begin = begun.pop()
-            # One that failed has no end.
-            begun.clear()
-            if begin is not None:
-                _safe(run.optimizer_ends, begin)
-
-    optimizer.register_optimizer_step_pre_hook(before)
-    optimizer.register_optimizer_step_post_hook(after)
-    make = optimizer.Optimizer.__init__
-
-    @functools.wraps(make)
-    def __init__(self: Any, *values: Any, **named: Any) -> None:  # noqa: N807
-        if _run is not None:
-            _run.optimizers += 1
-        make(self, *values, **named)
-
-    optimizer.Optimizer.__init__ = __init__
-
-
-def _saving(save: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(save)
-    def observed(*values: Any, **named: Any) -> Any:
-        run = _run
-        if run is None or not run.here():
-            return save(*values, **named)
-        begin = run.clock.mark()
-        try:
-            return save(*values, **named)
-        finally:
-            _safe(run.saved, begin)
-
-    return observed
-
-
-def _patch_save(torch: Any) -> None:
-    torch.save = torch.serialization.save = _saving(torch.save)
-
-
-def _patch_safetensors(module: ModuleType) -> None:
-    # `save_pretrained` ends up here.
-    for name in ("save_file", "save_model"):
-        if hasattr(module, name):
-            setattr(module, name, _saving(getattr(module, name)))
-
-
-def _patch_sleep(_: Any) -> None:
-    sleep = time.sleep
-
-    @functools.wraps(sleep)
-    def observed(seconds: float, /) -> None:
-        run = _run
-        if (
-            run is None
-            or not run.here()
-            or run.probe.sampler.phase in ("getitem", "collate")
-            or is_library(sys._getframe(1).f_code.co_filename)
-        ):
-            return sleep(seconds)
-        begin = run.sleep_begins()
-        try:
-            return sleep(seconds)
-        finally:
-            _safe(run.slept, begin)
-
-    time.sleep = observed  # type: ignore[assignment]
-
-
-def _use_events(run: Run) -> None:
-    """Once CUDA is in use, time is told by its events, and copies are looked at."""
-    torch: Any = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return
-    run.clock.use_events(torch.cuda.Event, torch.cuda.is_current_stream_capturing)
-    run.devices = functools.partial(_devices, torch)
-    patch_copies(torch)
-
-
-def _devices(torch: Any) -> list[dict[str, Any]]:
-    index = torch.cuda.current_device()
-    about = torch.cuda.get_device_properties(index)
-    return [{"index": index, "name": about.name, "memory_bytes": about.total_memory, "links": {}}]
-
-
-def patch_copies(torch: Any) -> None:
-    """Looks at copies from the host to a device."""
-    compiling = torch.compiler.is_dynamo_compiling
-
-    def observe(name: str, is_copy: Callable[[Any, Sequence[Any]], bool]) -> None:
-        original = getattr(torch.Tensor, name)
-
-        @functools.wraps(original)
-        def observed(self: Any, *values: Any, **named: Any) -> Any:
-            if compiling():
-                return original(self, *values, **named)
-            run = _run
-            if run is None or not run.here() or not is_copy(self, values):
-                return original(self, *values, **named)
-            begin = run.clock.mark()
-            result = original(self, *values, **named)
-            if result.is_cuda:
-                _safe(run.span, "copy", begin)
-            return result
-
-        setattr(torch.Tensor, name, observed)
-
-    observe("to", lambda tensor, _: not tensor.is_cuda)
-    observe("cuda", lambda tensor, _: not tensor.is_cuda)
-    observe("copy_", lambda tensor, values: tensor.is_cuda and not getattr(values[0] if values else tensor, "is_cuda", True))
-
-
-# Tracebacks
-
-
-def _hide(error: BaseException | None) -> None:
-    """Takes our own frames out of a traceback."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        while error.__traceback__ is not None and _is_ours(error.__traceback__):
-            error.__traceback__ = error.__traceback__.tb_next
-        at = error.__traceback__
-        while at is not None:
-            while at.tb_next is not None and _is_ours(at.tb_next):
-                at.tb_next = at.tb_next.tb_next
-            at = at.tb_next
-        error = error.__cause__ or error.__context__
-
-
-def _is_ours(at: TracebackType) -> bool:
-    return os.path.dirname(at.tb_frame.f_code.co_filename) == _OWN
-
-
-def _hiding(hook: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(hook)
-    def hidden(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> Any:
-        _safe(_hide, error)
-        return hook(kind, error, error.__traceback__)
-
-    return hidden
-
-
-# Imports
-
-_PATCHES: dict[str, Callable[[Any], None]] = {
-    "torch": _patch_torch,
-    "torch.utils.data.dataloader": _patch_loader,
-    "torch.utils.data._utils.worker": _patch_worker,
-    "torch.utils.data._utils.fetch": _patch_fetch,
-    "safetensors.torch": _patch_safetensors,
-}
-# What a child needs that may turn out to be a worker.
-_WORKER_PATCHES = ("torch.utils.data._utils.worker", "torch.utils.data._utils.fetch")
-
 
 class _Finder(importlib.abc.MetaPathFinder):
     """Waits for modules, and patches them when they have been run."""
@@ -546,7 +66,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             run_module(module)
-            _safe(patch, module)
+            safe(patch, module)
 
         try:
             loader.exec_module = exec_module
@@ -570,47 +90,87 @@ def _number(name: str, default: int) -> int:
         return default
 
 
-def start() -> None:
-    """Begins to observe this process, if it is one to observe."""
-    global _run, _probe
-    path = os.environ.get("FEEDWATER_ATTACH_RECORD")
-    if not path:
+def _install(patches: dict[str, Callable[[Any], None]]) -> None:
+    """Patches the modules that are there, and the others when they come. Once in a process is enough."""
+    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return
-    rank = os.environ.get("RANK", "")
-    owner = os.environ.get(_OWNER)
-    patches = dict(_PATCHES)
-    if owner is None or (rank and os.environ.get(_OWNER_RANK) != rank):
-        if _is_launcher():
-            return
-        os.environ[_OWNER] = str(os.getpid())
-        os.environ[_OWNER_RANK] = rank
-        folder = os.path.join(tempfile.gettempdir(), f"feedwater-attach-{os.getpid()}-{time.time_ns()}")
-        os.environ[_FOLDER] = folder
-        _run = Run(
-            os.path.abspath(path) + _rank_suffix(rank),
-            _number("FEEDWATER_ATTACH_MAX_STEPS", 0),
-            _number("FEEDWATER_ATTACH_REPLAY", 12),
-            log_failure,
-        )
-        _probe = _run.probe
-        atexit.register(_finish, _run, folder)
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=_forget)
-    else:
-        patches = {name: patches[name] for name in _WORKER_PATCHES}
     for name in list(patches):
         module = sys.modules.get(name)
         if module is not None:
-            _safe(patches.pop(name), module)
+            safe(patches.pop(name), module)
     sys.meta_path.insert(0, _Finder(patches))
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=hooks.end)
 
 
-def _forget() -> None:
-    global _run, _probe
-    _run = _probe = None
+def _folder() -> str:
+    """Where workers write what they saw. It is made when there are some."""
+    return os.path.join(tempfile.gettempdir(), f"feedwater-attach-{os.getpid()}-{time.time_ns()}")
+
+
+def start() -> None:
+    """Begins to observe this process, if it is one to observe."""
+    path = os.environ.get(_RECORD)
+    if not path:
+        return
+    rank = os.environ.get("RANK", "")
+    owner = os.environ.get(OWNER)
+    if owner is not None and (not rank or os.environ.get(_OWNER_RANK) == rank):
+        _install({name: PATCHES[name] for name in WORKER_PATCHES})
+        return
+    if _is_launcher():
+        return
+    os.environ[OWNER] = str(os.getpid())
+    os.environ[_OWNER_RANK] = rank
+    folder = os.environ[FOLDER] = _folder()
+    run = Run(
+        os.path.abspath(path) + _rank_suffix(rank),
+        _number("FEEDWATER_ATTACH_MAX_STEPS", 0),
+        _number("FEEDWATER_ATTACH_REPLAY", 12),
+        log_failure,
+    )
+    hooks.begin(run)
+    atexit.register(_finish, run, folder)
+    _install(dict(PATCHES))
 
 
 def _finish(run: Run, folder: str) -> None:
     if os.getpid() == run.pid:
-        _safe(run.finish)
+        safe(run.finish)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+class Observation:
+    """A part of a program that is observed from within.
+
+    Worker processes that are not forked are told by the environment, as they are when a whole script is observed.
+    """
+
+    def __init__(self, record: str, name: str) -> None:
+        self.run = Run(record, 0, 0, log_failure, name)
+        self._folder = _folder()
+        path = os.pathsep.join(filter(None, (_HERE, os.environ.get("PYTHONPATH"))))
+        wanted = {_RECORD: record, OWNER: str(os.getpid()), _OWNER_RANK: os.environ.get("RANK", ""), FOLDER: self._folder}
+        wanted |= {"PYTHONPATH": path, LOG: os.path.join(self._folder, "log")}
+        self._before = {name: os.environ.get(name) for name in wanted}
+        os.environ.update(wanted)
+        os.makedirs(self._folder, exist_ok=True)
+        hooks.begin(self.run)
+        _install(dict(PATCHES))
+
+    def end(self) -> str:
+        """Ends it. What could not be observed is given back."""
+        hooks.end()
+        self.run.finish()
+        try:
+            with open(os.environ[LOG], encoding="utf-8") as log:
+                failed = log.read()
+        except OSError:
+            failed = ""
+        for name, value in self._before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        shutil.rmtree(self._folder, ignore_errors=True)
+        return failed

@@ -24,7 +24,7 @@ Span = tuple[str, Mark, Mark]
 """What was done (`wait`, `copy`, `compute`, `optimizer`), from when to when."""
 
 # Where spans lie in each other, the first of these has the time: a closure's forward lies within the optimizer's step.
-_KINDS = ("wait", "copy", "compute", "optimizer")
+_KINDS = ("wait", "copy", "sync", "compute", "optimizer")
 
 
 class Clock:
@@ -125,6 +125,13 @@ class Writer:
             self.dead = True
             self._failed()
         self._lines.clear()
+
+    def close(self) -> None:
+        """Writes what is there, and that is all."""
+        self.flush()
+        if self._file is not None:
+            self._file.close()
+        self.dead = True
 
 
 def host() -> dict[str, Any]:

@@ -13,7 +13,8 @@ What is known of a step:
     compute    from the first forward to the end of backward, which has the loss in it, without copies; a forward that no
                backward follows counts by itself; and `time.sleep` that the script itself calls, a pretended accelerator
     optimizer  its step, without what a closure computes in it
-The rest stays unknown.
+The rest stays unknown, unless nothing of a model was ever seen: it is none of torch then, and what the loop does with a
+batch is its work.
 """
 
 from __future__ import annotations
@@ -28,15 +29,14 @@ from collections.abc import Callable
 from typing import Any
 
 from .batches import Crew, Probe, Work, size_of
-from .record import Clock, Mark, Span, Writer, host, share_out
+from .record import Clock, Mark, Writer, host, share_out
+from .steps import KEPT_BATCHES, MOST_SPANS, Lane, Step, Watch
 
 # Without an optimizer, so many batches make a loader the one that counts.
 _LEAST_STEPS = 20
 # With one, so many of its steps do.
 _VOTES = 3
 _MOST_PENDING = 100_000
-_MOST_SPANS = 256
-_KEPT_BATCHES = 10
 # Device times of a step are waited for that many steps.
 _MOST_BEHIND = 64
 _MOST_CALLS = 20
@@ -47,84 +47,16 @@ _LEAST_OBSERVED = 64
 _BURST = 32
 
 
-class Step:
-    """One step, as marks."""
-
-    def __init__(self, asked: Mark, epoch: int) -> None:
-        self.asked = asked
-        self.ended: Mark | None = None
-        self.epoch = epoch
-        self.spans: list[Span] = []
-        self.forwards: list[Span] = []
-        self.mark: str | None = None
-        self.checkpoints: list[tuple[Mark, Mark]] = []
-        self.extended: Mark | None = None
-        self.got = False
-        self.number = 0
-        self.rows = 0
-        self.input: dict[str, Any] | None = None
-        self.seen: list[list[Any]] | None = None
-        self.others: dict[int, int] = {}
-
-    def add(self, span: Span) -> None:
-        """Adds a span, unless there are too many to be worth it."""
-        if len(self.spans) < _MOST_SPANS:
-            self.spans.append(span)
-
-    def backward(self, begin: Mark, end: Mark) -> None:
-        """What was computed until here is one span."""
-        if self.forwards:
-            begin = self.forwards[0][1]
-            self.forwards.clear()
-        self.add(("compute", begin, end))
-
-    def marks(self) -> list[Mark]:
-        """All marks but the first and the last."""
-        marks = [mark for _, begin, end in self.spans + self.forwards for mark in (begin, end)]
-        return marks + [mark for pair in self.checkpoints for mark in pair]
-
-
-class Lane:
-    """The steps that one loader would have, or the script's own loop."""
-
-    def __init__(self, order: int, settings: dict[str, Any]) -> None:
-        self.order = order
-        self.settings = settings
-        self.epoch = -1
-        self.served = 0
-        self.watch: Watch | None = None
-        # Iterators there are, and whether their loader is gone.
-        self.live = 0
-        self.orphan = False
-        # How often an optimizer stepped after this loader was asked.
-        self.votes = 0
-        self.kept: deque[tuple[Any, Step]] = deque(maxlen=_KEPT_BATCHES)
-        self.step: Step | None = None
-        self.asked: Mark | None = None
-        # The step before, until it is known whether another follows or the epoch has ended.
-        self.tail: Step | None = None
-        self.pending: list[Step] = []
-
-
 def _asked(lane: Lane) -> int:
     return lane.asked[0] if lane.asked else 0
-
-
-class Watch:
-    """An iterator that is observed."""
-
-    def __init__(self, lane: Lane, crew: Crew | None) -> None:
-        self.lane = lane
-        self.crew = crew
-        self.began: Span | None = None
-        self.worker: int | None = None
-        self.ready: int | None = None
 
 
 class Run:
     """The training run of this process."""
 
-    def __init__(self, path: str, max_steps: int, replay: int, failed: Callable[[], None]) -> None:
+    def __init__(self, path: str, max_steps: int, replay: int, failed: Callable[[], None], name: str | None = None) -> None:
+        self.path = path
+        self.name = name
         self.thread = threading.get_ident()
         self.pid = os.getpid()
         self.on = True
@@ -150,6 +82,8 @@ class Run:
         self._first: Mark | None = None
         self._last: Mark | None = None
         self._pretended = False
+        # Whether anything of a model was ever seen. Not every model is one of torch.
+        self._modelled = False
         self._max_steps = max_steps
         self._replay = replay
         self._replayed = 0
@@ -263,7 +197,7 @@ class Run:
             step.input = last_input
         else:
             self._made(watch, step, size)
-        if self._max_steps and self._main in (None, lane) and lane.served + _KEPT_BATCHES > self._max_steps:
+        if self._max_steps and self._main in (None, lane) and lane.served + KEPT_BATCHES > self._max_steps:
             lane.kept.append((batch, step))
         if self._main is None and not self.optimizers:
             enough = min(_LEAST_STEPS, self._max_steps or _LEAST_STEPS)
@@ -285,6 +219,10 @@ class Run:
             step.input["ready"] = watch.ready
         if raw["rows"] > 1 or not step.rows:
             step.rows = raw["rows"]
+
+    def waiting(self) -> bool:
+        """Whether a loader was asked and has not answered: what runs now is the loader's."""
+        return any(lane.step is not None and not lane.step.got for lane in self._lanes.values())
 
     def exhausted(self, watch: Watch) -> None:
         """The loader had no more, or failed: the step that asking began is none."""
@@ -410,6 +348,7 @@ class Run:
 
     def forward_begins(self) -> Mark:
         """The outermost module is called."""
+        self._modelled = True
         self._inside(True)
         return self.clock.mark()
 
@@ -417,7 +356,7 @@ class Run:
         """The outermost module has returned. `first`: it was compiled in this call."""
         end = self.clock.mark()
         for step in self._targets():
-            if len(step.forwards) < _MOST_SPANS:
+            if len(step.forwards) < MOST_SPANS:
                 if training:
                     step.forwards.append(("compute", begin, end))
                 else:
@@ -436,6 +375,8 @@ class Run:
 
     def optimizer_begins(self) -> Mark:
         """An optimizer is about to step: that speaks for the loader that was asked last."""
+        # It may have been made before anything was observed.
+        self.optimizers = max(self.optimizers, 1)
         lanes = [lane for lane in self._open() if lane.step is not None and lane.step.got]
         if lanes:
             self._vote(max(lanes, key=_asked))
@@ -457,13 +398,14 @@ class Run:
 
     def optimizer_ends(self, begin: Mark) -> None:
         """An optimizer has stepped."""
+        self._modelled = True
         self.span("optimizer", begin)
         self._inside(False)
         self._delimit()
 
     def slept(self, begin: Mark) -> None:
         """The script itself has slept: that is a pretended accelerator."""
-        self._pretended = True
+        self._pretended = self._modelled = True
         self.span("compute", begin)
         self._inside(False)
         if not self.optimizers:
@@ -545,6 +487,8 @@ class Run:
         if step.seen is not None:
             parts["wait"] = wall - sum(parts.values())
             step.input = {"work_nanos": self._work.stages({"loop": parts["wait"]}, step.seen)}
+        elif not self._modelled:
+            parts["compute"] = wall - sum(parts.values())
         line: dict[str, Any] = {"step": self._number + step.number, "wall_nanos": wall}
         if self._epoch + step.epoch > 0:
             line["epoch"] = self._epoch + step.epoch
@@ -571,7 +515,7 @@ class Run:
                 "record": "feedwater",
                 "version": 1,
                 "run": {
-                    "name": os.path.basename(sys.argv[0]) if getattr(sys, "argv", None) else "",
+                    "name": self.name or os.path.basename(getattr(sys, "argv", None) and sys.argv[0] or ""),
                     "writer": "feedwater attach",
                     "started_unix_seconds": int(time.time()),
                     "clock": self.clock.name,
@@ -581,6 +525,10 @@ class Run:
                 },
             }
         )
+
+    def flush(self) -> None:
+        """What is known by now goes into the file."""
+        self._writer.flush()
 
     def finish(self) -> None:
         """The script is over."""
@@ -603,4 +551,4 @@ class Run:
             if self._stopped:
                 end["stopped"] = "max_steps"
             self._writer.line({"end": end})
-        self._writer.flush()
+        self._writer.close()

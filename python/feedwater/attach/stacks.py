@@ -5,9 +5,9 @@ batch, which call, and where in the user's own code. A call into C has no frame,
 run is looked at as well. Each place in the code is judged once and remembered.
 
 How often it looks follows from what looking usually takes, one part in two hundred: the first look at a place, which reads
-its source, is not what the others wait for. The first looks of all come quickly, since a short run has no others. A call into C that keeps the
-interpreter's lock keeps the looking thread waiting too; a look counts for the time between looks and for what it had to wait,
-so that such calls are not missed.
+its source, is not what the others wait for. The first looks of all come quickly, since a short run has no others. A call
+into C that keeps the interpreter's lock keeps the looking thread waiting too; a look counts for the time between looks and
+for what it had to wait, so that such calls are not missed.
 """
 
 from __future__ import annotations
@@ -121,6 +121,8 @@ _places: dict[tuple[int, int], tuple[CodeType, Place]] = {}
 @functools.cache
 def is_library(filename: str) -> bool:
     """Whether a file belongs to Python or to something that was installed."""
+    if filename.startswith(("<ipython-input", "<stdin>")):
+        return False
     if filename.startswith("<") or "site-packages" in filename or "dist-packages" in filename:
         return True
     return filename.startswith(_LIBRARIES) or os.path.realpath(filename).startswith(_LIBRARIES)

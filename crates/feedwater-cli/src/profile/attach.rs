@@ -19,7 +19,9 @@ use miette::{IntoDiagnostic, WrapErr, miette};
 const OBSERVER: &[(&str, &str)] = &[
     ("sitecustomize.py", include_str!("../../../../python/feedwater/attach/sitecustomize.py")),
     ("observer.py", include_str!("../../../../python/feedwater/attach/observer.py")),
+    ("hooks.py", include_str!("../../../../python/feedwater/attach/hooks.py")),
     ("run.py", include_str!("../../../../python/feedwater/attach/run.py")),
+    ("steps.py", include_str!("../../../../python/feedwater/attach/steps.py")),
     ("batches.py", include_str!("../../../../python/feedwater/attach/batches.py")),
     ("stacks.py", include_str!("../../../../python/feedwater/attach/stacks.py")),
     ("record.py", include_str!("../../../../python/feedwater/attach/record.py")),
