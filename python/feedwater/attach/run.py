@@ -116,10 +116,15 @@ class Run:
         until = self._first[0] + round(self._spent() / _MOST_OVERHEAD)
         if until <= now[0]:
             return False
+        self.rest(until)
+        return True
+
+    def rest(self, until: int) -> None:
+        """Observes nothing until then."""
         self._rest_until = until
         self.probe.on = False
         self.probe.last = None
-        return True
+        self._leave_loop()
 
     # Loaders
 
@@ -309,7 +314,7 @@ class Run:
 
     def _delimit(self) -> None:
         """A step of the script's own loop ends here, and the next begins."""
-        if self._open() or (self._main is not None and self._main is not self._loop):
+        if self._rest_until or self._open() or (self._main is not None and self._main is not self._loop):
             return
         now = self.clock.mark()
         loop = self._loop
@@ -325,7 +330,6 @@ class Run:
             if self._main is None and len(loop.pending) >= min(_LEAST_STEPS, self._max_steps or _LEAST_STEPS):
                 self._choose(loop)
             if self._may_rest(loop, now):
-                self._leave_loop()
                 return
         loop.step = Step(now, 0)
         sampler.enter("loop")
