@@ -381,6 +381,7 @@ class Loader(Generic[Array]):
         """Ends the epoch that is being read, if there is one."""
         reading = self._reading() if self._reading is not None else None
         if reading is not None:
+            reading.left = reading.begun and not reading.done
             reading.close()
         self._reading = None
 
@@ -509,14 +510,24 @@ class _Reading(Iterator[Batch[Array]]):
         self.epoch = epoch
         self.begun = False
         self.done = False
+        # Ended in its midst, because another one was begun.
+        self.left = False
 
     def __next__(self) -> Batch[Array]:
-        if self.done:
-            raise StopIteration
+        self._may_go_on()
         taken = self._take()
         if taken is None:
             self._end()
         return self._hand_over(taken)
+
+    def _may_go_on(self) -> None:
+        if self.left:
+            raise RuntimeError(
+                "this iterator ended when another one over the same loader was begun\n"
+                "hint: one at a time; for two at once, make two loaders"
+            )
+        if self.done:
+            raise StopIteration
 
     def _take(self) -> Taken[Array] | None:
         """The next batch from the engine; none at the end of the epoch."""
@@ -535,7 +546,8 @@ class _Reading(Iterator[Batch[Array]]):
                 about["label_lengths"] = tensor.lengths
             elif name != "attention_mask":
                 about.setdefault("lengths", tensor.lengths)
-            tensors[name] = self.loader._convert(tensor)
+            # No model takes them by this name: they are beside the batch, not in it.
+            (about if name == "document_ids" else tensors)[name] = self.loader._convert(tensor)
         about.update(keys=made.keys, valid=made.valid, epoch=made.epoch, step=made.step)
         if texts := dict(made.texts()):
             about["texts"] = texts

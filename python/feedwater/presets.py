@@ -34,9 +34,7 @@ def whisper(
     tokenizer = folder / "tokenizer.json" if folder.is_dir() else folder
     features = _json(folder / "preprocessor_config.json") if folder.is_dir() else {}
     bins = int(features.get("feature_size", 80))
-    prefix = ["<|startoftranscript|>"]
-    if language is not None:
-        prefix += [f"<|{language}|>", f"<|{task}|>"]
+    prefix = [] if language is None else [f"<|{language}|>", f"<|{task}|>"]
     prefix += ["<|notimestamps|>"]
     pipeline = open(data).decode(16_000)
     if chunk:
@@ -58,15 +56,16 @@ def text(
     packed: bool = True,
     seed: int = 0,
 ) -> Pipeline:
-    """What causal language models take: `input_ids`, `labels` and `attention_mask`.
+    """What causal language models take: `input_ids` and `labels`, and where rows are padded, `attention_mask`.
 
-    Documents are laid end to end in blocks of `length` tokens; with `packed=False` each is a row of its own, padded to the
-    longest, and longer ones are refused.
+    Documents are laid end to end in blocks of `length` tokens, without padding, and `batch["document_ids"]` says which
+    token belongs to which; with `packed=False` each is a row of its own, padded to the longest, and longer ones are refused.
     """
     if packed:
         return open(data).tokenize(tokenizer).batch(packed=(length, batch_size)).seed(seed)
     pipeline = open(data).tokenize(tokenizer, max_tokens=length)
-    return pipeline.batch(batch_size, mask=True, pad_fields={"input_ids": 8}).seed(seed)
+    pipeline = pipeline.tokenize(tokenizer, max_tokens=length, into_field="labels")
+    return pipeline.batch(batch_size, mask=True, pad_fields={"input_ids": 8, "labels": 8}).seed(seed)
 
 
 def npy(

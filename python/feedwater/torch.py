@@ -76,6 +76,11 @@ class TorchLoader(Loader[torch.Tensor]):
         self.device = torch.device("cpu" if device is None else device)
         self.depth = depth
         if side is None and self.device.type == "cuda":
+            if not torch.cuda.is_available():
+                raise RuntimeError(
+                    f"`device` is `{self.device}`, and torch sees no CUDA device here\n"
+                    "hint: `feedwater doctor` says what is missing; without a GPU: `.torch()`"
+                )
             side = CudaSide(self.device)
         self._side = side
         super().__init__(pipeline, _to_torch)
@@ -134,8 +139,7 @@ class _Ahead(_Reading[torch.Tensor]):
         self.ended = False
 
     def __next__(self) -> Batch[torch.Tensor]:
-        if self.done:
-            raise StopIteration
+        self._may_go_on()
         if not self.ahead:
             self._copy_next()
         if not self.ahead:

@@ -33,9 +33,10 @@ _SKIP = "skip_first_batches"
 class TrainerMixin(_Base):
     """In front of `Trainer` or a class made of it: `train_dataset` and `eval_dataset` may be pipelines.
 
-    Of the arguments it honours `per_device_train_batch_size`, `per_device_eval_batch_size`, `dataloader_num_workers` (as
-    threads; 0: as many as there are cores), `dataloader_prefetch_factor`, `dataloader_drop_last`, `data_seed` and `seed`,
-    where the pipeline itself does not say otherwise.
+    Batch sizes and the seed are those of the arguments (`per_device_train_batch_size`, `per_device_eval_batch_size`,
+    `data_seed` or `seed`), whatever the pipeline says: the host counts by them. `dataloader_num_workers` (as threads; 0: as
+    many as there are cores), `dataloader_prefetch_factor` and `dataloader_drop_last` are honoured where the pipeline itself
+    does not say otherwise.
     """
 
     _feedwater_loader: TorchLoader | None = None
@@ -48,8 +49,7 @@ class TrainerMixin(_Base):
             return super().get_train_dataloader()
         args = self.args
         pipeline = dataset.with_batch_size(self._train_batch_size)
-        if not dataset.says("seed"):
-            pipeline = pipeline.seed(args.data_seed if args.data_seed is not None else args.seed)
+        pipeline = pipeline.seed(args.data_seed if args.data_seed is not None else args.seed)
         self._feedwater_loader = self._make(pipeline, drop_last=args.dataloader_drop_last)
         return self._feedwater_loader
 

@@ -20,6 +20,7 @@ const WORDS: &[(&str, &str)] = &[
     ("`Policy::skip_up_to`", "`.policy(\"skip\", ceiling=…)`"),
     ("`Chunk::seconds(30.0).overlap(2.0)`", "`.chunk(30.0, overlap=2.0)`"),
     ("`SpecAugment::new().time(2, 0.05)`", "`.spec_augment(time=(2, 0.05))`"),
+    ("`5.0..=25.0`", "`snr_db=(5.0, 25.0)`"),
     ("`LogMel::whisper(80)`", "`.log_mel(80)`"),
     ("`Audio::mono(16_000)`", "`.decode(16_000)`"),
     ("`Batch::of(16)`", "`.batch(16)`"),

@@ -64,6 +64,27 @@ def test_ids_are_those_of_tokenizers(documents: Path, tokenizer: Path) -> None:
     assert rows == [reference.encode(text).ids for text in texts]
 
 
+def test_language_models_take_a_batch_as_it_is(documents: Path, tokenizer: Path) -> None:
+    def model(input_ids: Any, labels: Any, attention_mask: Any = None) -> Any:
+        return labels
+
+    padded = next(iter(fw.text(documents, tokenizer, packed=False, batch_size=3).torch()))
+    labels, mask = model(**padded), padded["attention_mask"].bool()
+    assert (labels[mask] == padded["input_ids"][mask]).all()
+    assert (labels[~mask] == -100).all()
+    packed = next(iter(fw.text(documents, tokenizer, length=32, batch_size=3).torch()))
+    assert model(**packed).shape == packed["document_ids"].shape == (3, 32)
+
+
+def test_an_iterator_that_another_one_ended_says_so(morse: Path, tokenizer: Path) -> None:
+    loader = speech(morse, tokenizer).numpy()
+    first = iter(loader)
+    next(first)
+    next(iter(loader))
+    with pytest.raises(RuntimeError, match="another one over the same loader"):
+        next(first)
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 def test_order_and_numbers_do_not_depend_on_threads(morse: Path, tokenizer: Path, threads: int) -> None:
     pipeline = speech(morse, tokenizer).noise(snr_db=(5, 20))
@@ -109,6 +130,7 @@ def test_ranks_are_slices_of_one_order(morse: Path, tokenizer: Path, monkeypatch
 
 def test_models_take_a_batch_as_it_is(morse: Path, tokenizer: Path) -> None:
     from transformers import WhisperConfig, WhisperForConditionalGeneration
+    from transformers.models.whisper.modeling_whisper import shift_tokens_right
 
     config = WhisperConfig(
         vocab_size=400, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
@@ -120,7 +142,10 @@ def test_models_take_a_batch_as_it_is(morse: Path, tokenizer: Path) -> None:
     assert model(**batch).loss.item() > 0
     assert set(batch) == {"input_features", "labels"}
     labels = batch["labels"]
-    assert labels[0, :4].tolist() == [1, 2, 3, 4]
+    # The model puts the start token in front itself.
+    assert labels[0, :3].tolist() == [2, 3, 4]
+    shifted = shift_tokens_right(labels, config.pad_token_id, config.decoder_start_token_id)
+    assert shifted[0, :4].tolist() == [1, 2, 3, 4]
     for row, length in zip(labels, batch["label_lengths"]):
         assert row[length - 1] == 0
         assert (row[length:] == -100).all()

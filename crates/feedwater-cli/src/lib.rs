@@ -8,6 +8,8 @@ mod inspect;
 mod monitor;
 mod profile;
 mod shell;
+#[cfg(feature = "train")]
+mod train;
 
 use std::ffi::OsString;
 
@@ -39,6 +41,9 @@ enum Command {
     Advise(commands::advise::Options),
     /// Show what this machine and the run on it are doing, live
     Monitor(commands::monitor::Options),
+    /// Train a model on this machine, without Python
+    #[cfg(feature = "train")]
+    Train(commands::train::Options),
 }
 
 /// Runs the command with its arguments, the program's name first, and gives back its exit code.
@@ -60,6 +65,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Doctor(options) => commands::doctor::run(&options),
         Command::Advise(options) => commands::advise::run(&options),
         Command::Monitor(options) => commands::monitor::run(&options),
+        #[cfg(feature = "train")]
+        Command::Train(options) => commands::train::run(&options),
     };
     done.unwrap_or_else(|error| {
         eprintln!("{}", told(&error));

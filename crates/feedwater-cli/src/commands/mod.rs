@@ -8,3 +8,5 @@ pub(crate) mod inspect;
 pub(crate) mod monitor;
 pub(crate) mod profile;
 pub(crate) mod report;
+#[cfg(feature = "train")]
+pub(crate) mod train;

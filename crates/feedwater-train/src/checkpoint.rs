@@ -1,0 +1,217 @@
+//! How does a run survive a kill at any moment?
+//!
+//! A checkpoint is a folder, `step-00000120`, that appears at once: it is written under another name, made safe on the disk,
+//! and renamed. Its `checksums` name every file with its length and hash, so that one that was torn or altered is found, and the
+//! one before it is used. Two at least are kept, and the best.
+
+use std::{
+    fmt::Write as _,
+    fs::{self, File},
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::{
+    Error, Result,
+    weights::{Named, read_safetensors, to_safetensors},
+};
+
+/// What a run is at, beside its numbers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Steps of the optimizer that were taken.
+    pub step: u64,
+    /// The state of the batches, as the engine writes it.
+    pub feed: String,
+    /// The best error rate so far, and its step.
+    pub best: Option<(f64, u64)>,
+    /// Evaluations since.
+    pub evaluations_since_best: u32,
+    /// What the run was set up with; another set-up is another run.
+    pub settings: serde_json::Value,
+}
+
+/// A checkpoint that was read.
+pub struct Checkpoint {
+    /// Where the run was.
+    pub progress: Progress,
+    /// The weights.
+    pub model: Vec<Named>,
+    /// What the optimizer knew.
+    pub optimizer: Vec<Named>,
+    /// Its folder.
+    pub path: PathBuf,
+}
+
+/// The checkpoints of a run.
+#[derive(Clone, Debug)]
+pub struct Checkpoints {
+    folder: PathBuf,
+}
+
+const SUMS: &str = "checksums";
+const PROGRESS: &str = "progress.json";
+/// The weights, under the name that transformers gives them.
+pub const MODEL: &str = "model.safetensors";
+const OPTIMIZER: &str = "optimizer.safetensors";
+const PREFIX: &str = "step-";
+/// How many of the newest are kept.
+const KEPT: usize = 2;
+
+impl Checkpoints {
+    /// Those in a folder, which need not be there yet.
+    pub fn new(folder: impl Into<PathBuf>) -> Self {
+        Self { folder: folder.into() }
+    }
+
+    /// Writes one, and takes away those that are not needed any more.
+    ///
+    /// `also` writes what belongs beside the weights.
+    pub fn write(
+        &self,
+        progress: &Progress,
+        model: &[Named],
+        optimizer: &[Named],
+        also: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<PathBuf> {
+        let path = self.folder.join(format!("{PREFIX}{:08}", progress.step));
+        let unfinished = self.folder.join(format!(".unfinished-{:08}", progress.step));
+        let written = fill(&unfinished, progress, model, optimizer, also);
+        let renamed = written.and_then(|()| {
+            if path.exists() {
+                fs::remove_dir_all(&path).map_err(Error::write(&path))?;
+            }
+            fs::rename(&unfinished, &path).map_err(Error::write(&path))?;
+            sync_folder(&self.folder).map_err(Error::write(&self.folder))
+        });
+        if let Err(error) = renamed {
+            // It takes room that is missing.
+            let _ = fs::remove_dir_all(&unfinished);
+            return Err(error);
+        }
+        self.thin(progress.best.map(|(_, step)| step));
+        Ok(path)
+    }
+
+    /// All there are, the newest first.
+    fn steps(&self) -> Vec<u64> {
+        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let step = |entry: fs::DirEntry| entry.file_name().to_str()?.strip_prefix(PREFIX)?.parse().ok();
+        let mut steps: Vec<u64> = entries.filter_map(step).collect();
+        steps.sort_unstable_by(|a, b| b.cmp(a));
+        steps
+    }
+
+    fn thin(&self, best: Option<u64>) {
+        for step in self.steps().into_iter().skip(KEPT) {
+            if Some(step) != best {
+                // One too many does no harm.
+                let _ = fs::remove_dir_all(self.path(step));
+            }
+        }
+    }
+
+    /// Where the checkpoint of a step is.
+    pub fn path(&self, step: u64) -> PathBuf {
+        self.folder.join(format!("{PREFIX}{step:08}"))
+    }
+
+    /// The newest that is whole, and what was wrong with those that are newer.
+    pub fn newest(&self) -> (Option<Checkpoint>, Vec<Error>) {
+        let mut wrong = Vec::new();
+        for step in self.steps() {
+            match read(&self.path(step)) {
+                Ok(checkpoint) => return (Some(checkpoint), wrong),
+                Err(error) => wrong.push(error),
+            }
+        }
+        (None, wrong)
+    }
+}
+
+/// Writes all files of a checkpoint, and makes them safe.
+fn fill(
+    folder: &Path,
+    progress: &Progress,
+    model: &[Named],
+    optimizer: &[Named],
+    also: impl FnOnce(&Path) -> Result<()>,
+) -> Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder).map_err(Error::write(folder))?;
+    }
+    fs::create_dir_all(folder).map_err(Error::write(folder))?;
+    let progress = serde_json::to_vec_pretty(progress).expect("progress is plain data");
+    put(&folder.join(MODEL), &to_safetensors(model)?)?;
+    put(&folder.join(OPTIMIZER), &to_safetensors(optimizer)?)?;
+    put(&folder.join(PROGRESS), &progress)?;
+    also(folder)?;
+
+    let mut sums = String::new();
+    for (name, path) in files(folder).map_err(Error::read(folder))? {
+        File::open(&path).and_then(|file| file.sync_all()).map_err(Error::write(&path))?;
+        let bytes = fs::read(&path).map_err(Error::read(&path))?;
+        let _ = writeln!(sums, "{:032x} {} {name}", xxh3_128(&bytes), bytes.len());
+    }
+    let path = folder.join(SUMS);
+    put(&path, sums.as_bytes())?;
+    File::open(&path).and_then(|file| file.sync_all()).map_err(Error::write(&path))?;
+    sync_folder(folder).map_err(Error::write(folder))
+}
+
+/// Reads a checkpoint, and looks whether it is what was written.
+pub fn read(path: &Path) -> Result<Checkpoint> {
+    check(path)?;
+    let progress = fs::read(path.join(PROGRESS)).map_err(Error::read(path.join(PROGRESS)))?;
+    let progress = serde_json::from_slice(&progress)
+        .map_err(|error| Error::Checkpoint { path: path.to_owned(), what: format!("{PROGRESS}: {error}") })?;
+    let (model, optimizer) = (read_safetensors(&path.join(MODEL))?, read_safetensors(&path.join(OPTIMIZER))?);
+    Ok(Checkpoint { progress, model, optimizer, path: path.to_owned() })
+}
+
+/// Whether all files are there, and as they were written.
+pub fn check(path: &Path) -> Result<()> {
+    let wrong = |what: String| Error::Checkpoint { path: path.to_owned(), what };
+    let sums = fs::read_to_string(path.join(SUMS)).map_err(|error| wrong(format!("{SUMS}: {error}")))?;
+    if sums.is_empty() {
+        return Err(wrong(format!("{SUMS} is empty")));
+    }
+    for line in sums.lines() {
+        let mut words = line.splitn(3, ' ');
+        let (Some(sum), Some(length), Some(name)) = (words.next(), words.next(), words.next()) else {
+            return Err(wrong(format!("{SUMS} has the line `{line}`")));
+        };
+        let bytes = fs::read(path.join(name)).map_err(|error| wrong(format!("{name}: {error}")))?;
+        if bytes.len().to_string() != length {
+            return Err(wrong(format!("{name} has {} bytes, and {length} were written", bytes.len())));
+        }
+        if format!("{:032x}", xxh3_128(&bytes)) != sum {
+            return Err(wrong(format!("{name} was altered since it was written")));
+        }
+    }
+    Ok(())
+}
+
+fn files(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if let Some(name) = path.file_name().and_then(|name| name.to_str()) {
+            found.push((name.to_owned(), path));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn put(path: &Path, bytes: &[u8]) -> Result<()> {
+    File::create(path).and_then(|mut file| file.write_all(bytes)).map_err(Error::write(path))
+}
+
+/// Makes a rename safe. Windows has no such thing for folders, and needs none.
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    if cfg!(windows) { Ok(()) } else { File::open(folder)?.sync_all() }
+}

@@ -1,0 +1,149 @@
+//! What does a text cost, when nobody says which frame belongs to which letter?
+//!
+//! Connectionist temporal classification: the probability of a text is the sum over all ways to spread it over the frames,
+//! with blanks between. Class 0 is the blank. As PyTorch's `ctc_loss` with its mean and with `zero_infinity`: a row's loss is
+//! divided by the length of its text, rows are averaged, and a row with too few frames for its text counts nothing.
+
+use burn_tensor::Tensor;
+use rayon::prelude::*;
+
+use super::{Operation, run};
+
+/// The loss of logits `[rows, frames, classes]`, given how many frames each row has and its text as classes.
+pub fn ctc_loss(logits: Tensor<3>, lengths: &[usize], texts: &[Vec<u32>]) -> Tensor<1> {
+    let [_, frames, classes] = logits.dims();
+    let operation = Ctc { frames, classes, lengths: lengths.to_vec(), texts: texts.to_vec() };
+    run(operation, [logits.reshape([-1])])
+}
+
+/// The likeliest class of each frame of logits `[rows, frames, classes]`, repeats and blanks left out.
+pub fn ctc_greedy(logits: Tensor<3>, lengths: &[usize]) -> Vec<Vec<u32>> {
+    let [_, frames, classes] = logits.dims();
+    let values = crate::weights::on_host(logits.inner());
+    let row = |(row, length): (&[f32], &usize)| {
+        let mut text = Vec::new();
+        let mut last = 0;
+        for frame in row.chunks_exact(classes).take(*length) {
+            let best = (0..classes).max_by(|a, b| frame[*a].total_cmp(&frame[*b])).unwrap_or(0) as u32;
+            if best != last && best != 0 {
+                text.push(best);
+            }
+            last = best;
+        }
+        text
+    };
+    values.chunks_exact((frames * classes).max(1)).zip(lengths).map(row).collect()
+}
+
+#[derive(Debug)]
+struct Ctc {
+    frames: usize,
+    classes: usize,
+    lengths: Vec<usize>,
+    texts: Vec<Vec<u32>>,
+}
+
+impl Operation<1> for Ctc {
+    /// The gradient: it falls out on the way.
+    type Kept = Vec<f32>;
+
+    fn forward(&self, [logits]: [Vec<f32>; 1]) -> (Vec<f32>, Vec<f32>) {
+        let rows = self.lengths.len();
+        let mut gradient = vec![0.0; logits.len()];
+        let size = (self.frames * self.classes).max(1);
+        let each = logits.par_chunks_exact(size).zip(gradient.par_chunks_exact_mut(size));
+        let each = each.zip(self.lengths.par_iter().zip(&self.texts));
+        let loss: Vec<f64> = each
+            .map(|((logits, gradient), (length, text))| {
+                let scale = 1.0 / (rows * text.len().max(1)) as f64;
+                let used = length * self.classes;
+                row(&logits[..used], &mut gradient[..used], self.classes, text, scale)
+            })
+            .collect();
+        // In the order of the rows, so that it is the same on any number of threads.
+        (vec![loss.iter().sum::<f64>() as f32], gradient)
+    }
+
+    fn backward(self, mut kept: Vec<f32>, gradient: Vec<f32>) -> [Vec<f32>; 1] {
+        for value in &mut kept {
+            *value *= gradient[0];
+        }
+        [kept]
+    }
+}
+
+/// One row's loss, and its gradient.
+fn row(logits: &[f32], gradient: &mut [f32], classes: usize, text: &[u32], scale: f64) -> f64 {
+    const NEVER: f64 = f64::NEG_INFINITY;
+    let frames = logits.len() / classes;
+    // The text with blanks around each letter.
+    let states = 2 * text.len() + 1;
+    let class = |state: usize| if state.is_multiple_of(2) { 0 } else { text[state / 2] as usize };
+    // From the state two before: not over a blank that keeps two equal letters apart.
+    let jumps = |state: usize| state >= 2 && state % 2 == 1 && class(state) != class(state - 2);
+
+    let logs: Vec<f64> = logits.chunks_exact(classes).flat_map(log_softmax).collect();
+    let log = |frame: usize, state: usize| logs[frame * classes + class(state)];
+
+    let mut there = vec![NEVER; frames * states];
+    let mut back = vec![NEVER; frames * states];
+    for frame in 0..frames {
+        for state in 0..states {
+            let sum = if frame == 0 {
+                if state < 2 { 0.0 } else { NEVER }
+            } else {
+                let before = &there[(frame - 1) * states..frame * states];
+                let one = if state >= 1 { before[state - 1] } else { NEVER };
+                let two = if jumps(state) { before[state - 2] } else { NEVER };
+                log_sum(before[state], one, two)
+            };
+            there[frame * states + state] = sum + log(frame, state);
+        }
+    }
+    let Some(end) = frames.checked_sub(1) else { return 0.0 };
+    let whole = {
+        let last = &there[end * states..];
+        log_sum(last[states - 1], if states > 1 { last[states - 2] } else { NEVER }, NEVER)
+    };
+    if whole == NEVER {
+        return 0.0;
+    }
+    for frame in (0..frames).rev() {
+        for state in 0..states {
+            back[frame * states + state] = if frame == end {
+                if state + 2 >= states { 0.0 } else { NEVER }
+            } else {
+                let after = |state: usize| back[(frame + 1) * states + state] + log(frame + 1, state);
+                let one = if state + 1 < states { after(state + 1) } else { NEVER };
+                let two = if state + 2 < states && jumps(state + 2) { after(state + 2) } else { NEVER };
+                log_sum(after(state), one, two)
+            };
+        }
+    }
+    for frame in 0..frames {
+        let mut share = vec![0.0; classes];
+        for state in 0..states {
+            let at = frame * states + state;
+            share[class(state)] += (there[at] + back[at] - whole).exp();
+        }
+        for (k, share) in share.iter().enumerate() {
+            let at = frame * classes + k;
+            gradient[at] = ((logs[at].exp() - share) * scale) as f32;
+        }
+    }
+    -whole * scale
+}
+
+fn log_softmax(frame: &[f32]) -> impl Iterator<Item = f64> {
+    let most = frame.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum = frame.iter().map(|value| f64::from(value - most).exp()).sum::<f64>().ln();
+    frame.iter().map(move |value| f64::from(value - most) - sum)
+}
+
+fn log_sum(a: f64, b: f64, c: f64) -> f64 {
+    let most = a.max(b).max(c);
+    if most == f64::NEG_INFINITY {
+        return most;
+    }
+    most + ((a - most).exp() + (b - most).exp() + (c - most).exp()).ln()
+}

@@ -1,0 +1,62 @@
+//! Which samples are learned from, and which are only for trying? A sample's key decides, so that adding samples moves none.
+
+use std::sync::Arc;
+
+use feedwater::{
+    Fault, Sample,
+    source::{Kind, Source},
+};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+
+/// Some samples of a dataset.
+pub struct Part {
+    whole: Arc<dyn Source>,
+    indices: Vec<u64>,
+}
+
+/// Divides a dataset: most of it, and about one sample in `every`, but one at least where there are two.
+pub fn hold_out(source: Box<dyn Source>, every: u64) -> (Part, Part) {
+    let whole: Arc<dyn Source> = Arc::from(source);
+    let mut order: Vec<(u64, u64)> =
+        (0..whole.len()).map(|index| (xxh3_64(whole.key(index).as_bytes()), index)).collect();
+    let least = order.iter().min().copied();
+    let apart = |(hash, index): &(u64, u64)| {
+        hash % every.max(2) == 0 || (least == Some((*hash, *index)) && whole.len() > 1)
+    };
+    let held: Vec<u64> = order.iter().filter(|sample| apart(sample)).map(|(_, index)| *index).collect();
+    order.retain(|(_, index)| held.binary_search(index).is_err());
+    let kept = order.into_iter().map(|(_, index)| index).collect();
+    (Part { whole: Arc::clone(&whole), indices: kept }, Part { whole, indices: held })
+}
+
+impl Source for Part {
+    fn kind(&self) -> Kind {
+        self.whole.kind()
+    }
+
+    fn len(&self) -> u64 {
+        self.indices.len() as u64
+    }
+
+    fn fingerprint(&self) -> u128 {
+        let mut bytes = self.whole.fingerprint().to_le_bytes().to_vec();
+        bytes.extend(self.indices.iter().flat_map(|index| index.to_le_bytes()));
+        xxh3_128(&bytes)
+    }
+
+    fn key(&self, index: u64) -> String {
+        self.whole.key(self.indices[index as usize])
+    }
+
+    fn sample(&self, index: u64) -> Result<Sample, Fault> {
+        self.whole.sample(self.indices[index as usize])
+    }
+
+    fn seconds(&self, index: u64) -> Option<f64> {
+        self.whole.seconds(self.indices[index as usize])
+    }
+
+    fn classes(&self) -> &[String] {
+        self.whole.classes()
+    }
+}

@@ -1,0 +1,108 @@
+//! Which letters does a model know? Those of its training texts, each a class of its own, kept as a `tokenizer.json`.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use feedwater::{Tokenize, source::Source};
+use serde_json::{Value, json};
+
+use crate::{Error, Result};
+
+/// What stands between letters.
+pub const BLANK: u32 = 0;
+const UNKNOWN: u32 = 1;
+
+/// Letters, by the number of their class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vocabulary {
+    letters: Vec<char>,
+}
+
+impl Vocabulary {
+    /// The letters of all texts of a dataset.
+    pub fn of(source: &dyn Source) -> Result<Self> {
+        let mut letters = BTreeSet::new();
+        for index in 0..source.len() {
+            // A sample that cannot be read is the pipeline's to report.
+            if let Ok(sample) = source.sample(index)
+                && let Some(text) = sample.text()
+            {
+                letters.extend(text.trim().chars());
+            }
+        }
+        if letters.is_empty() {
+            return Err(Error::config(
+                "no sample of the dataset has a text to learn",
+                "put a `text` into its metadata.jsonl: `feedwater inspect` shows what is there",
+            ));
+        }
+        Ok(Self { letters: letters.into_iter().collect() })
+    }
+
+    /// How many classes: the letters, the blank, and one for what is none of them.
+    pub fn classes(&self) -> usize {
+        self.letters.len() + 2
+    }
+
+    /// Classes as text. What is no letter is left out.
+    pub fn text(&self, classes: impl IntoIterator<Item = u32>) -> String {
+        let letter = |class: u32| self.letters.get((class as usize).checked_sub(2)?).copied();
+        classes.into_iter().filter_map(letter).collect()
+    }
+
+    fn json(&self) -> Value {
+        let special = [("<blank>", BLANK), ("<unknown>", UNKNOWN)];
+        let letters =
+            self.letters.iter().zip(2_u32..).map(|(letter, class)| (letter.to_string(), json!(class)));
+        let vocabulary: serde_json::Map<String, Value> =
+            special.map(|(name, class)| (name.to_owned(), json!(class))).into_iter().chain(letters).collect();
+        json!({
+            "version": "1.0",
+            "truncation": null,
+            "padding": null,
+            "added_tokens": [],
+            "normalizer": {"type": "Strip", "strip_left": true, "strip_right": true},
+            "pre_tokenizer": {
+                "type": "Split", "pattern": {"Regex": "[\\s\\S]"}, "behavior": "Isolated", "invert": false
+            },
+            "post_processor": null,
+            "decoder": {"type": "Fuse"},
+            "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unknown>"}
+        })
+    }
+
+    /// As a tokenizer for a pipeline.
+    pub fn tokenize(&self) -> Result<Tokenize> {
+        Tokenize::json(self.json().to_string().as_bytes()).map_err(|fault| {
+            Error::config(format!("the letters make no tokenizer: {fault}"), "this is a bug")
+        })
+    }
+
+    /// Writes `tokenizer.json`.
+    pub fn save(&self, folder: &Path) -> Result<()> {
+        let path = folder.join("tokenizer.json");
+        fs::write(&path, format!("{:#}\n", self.json())).map_err(Error::write(&path))
+    }
+
+    /// Reads `tokenizer.json`.
+    pub fn load(folder: &Path) -> Result<Self> {
+        let path = folder.join("tokenizer.json");
+        let text = fs::read_to_string(&path).map_err(Error::read(&path))?;
+        let wrong = |what: &str| Error::Checkpoint { path: path.clone(), what: what.to_owned() };
+        let value: Value = serde_json::from_str(&text).map_err(|error| wrong(&error.to_string()))?;
+        let known = value["model"]["vocab"].as_object().ok_or_else(|| wrong("it has no `model.vocab`"))?;
+        let mut letters = vec![None; known.len().saturating_sub(2)];
+        for (name, class) in known {
+            let class = class.as_u64().ok_or_else(|| wrong("a class is no number"))? as usize;
+            if class < 2 {
+                continue;
+            }
+            let mut name = name.chars();
+            match (letters.get_mut(class - 2), name.next(), name.next()) {
+                (Some(place @ None), Some(letter), None) => *place = Some(letter),
+                _ => return Err(wrong("its classes are not a letter each, counted from 2")),
+            }
+        }
+        let letters: Option<Vec<char>> = letters.into_iter().collect();
+        Ok(Self { letters: letters.ok_or_else(|| wrong("a class has no letter"))? })
+    }
+}
