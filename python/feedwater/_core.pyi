@@ -62,6 +62,10 @@ class Builder:
         """
         Checks everything and puts it together.
         """
+    def causal_labels(self, /) -> None:
+        """
+        `labels` that are the tokens themselves: what a causal language model learns.
+        """
     def chunk(self, /, seconds: SupportsFloat | SupportsIndex, overlap: SupportsFloat | SupportsIndex, without_times: str) -> None: ...
     def decode_audio(self, /, rate: SupportsIndex | None) -> None: ...
     def decode_npy(self, /) -> None: ...

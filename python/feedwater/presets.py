@@ -64,7 +64,7 @@ def text(
     if packed:
         return open(data).tokenize(tokenizer).batch(packed=(length, batch_size)).seed(seed)
     pipeline = open(data).tokenize(tokenizer, max_tokens=length)
-    pipeline = pipeline.tokenize(tokenizer, max_tokens=length, into_field="labels")
+    pipeline = pipeline._with("causal_labels")
     return pipeline.batch(batch_size, mask=True, pad_fields={"input_ids": 8, "labels": 8}).seed(seed)
 
 

@@ -9,7 +9,7 @@ use std::{
 
 use feedwater::{
     Audio, Batch, Chunk, DType, Gain, LogMel, Noise, Npy, Pad, Policy, SpecAugment, TimeShift, Tokenize,
-    WithoutTimes, deliver::Memory,
+    WithoutTimes, deliver::Memory, field,
 };
 use pyo3::{exceptions::PyValueError, prelude::*};
 
@@ -180,6 +180,18 @@ impl Builder {
             batch = batch.mask();
         }
         self.change(|builder| builder.batch(batch))
+    }
+
+    /// `labels` that are the tokens themselves: what a causal language model learns.
+    fn causal_labels(&mut self) -> PyResult<()> {
+        self.change(|builder| {
+            builder.map("causal_labels", |sample, _| {
+                if let Some(ids) = sample.get(field::INPUT_IDS).cloned() {
+                    sample.set(field::LABELS, ids);
+                }
+                Ok(())
+            })
+        })
     }
 
     fn shuffle(&mut self, shuffle: bool) -> PyResult<()> {
