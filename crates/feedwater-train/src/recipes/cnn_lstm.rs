@@ -1,4 +1,5 @@
-//! Convolutions over log-mel frames, then a layer that reads forwards and backwards, then a class for each frame.
+//! Convolutions over the log-mel bins around a tone, then a layer that reads forwards and backwards, then a class for each
+//! frame: for Morse.
 //!
 //! The names and shapes of weights are those that PyTorch's `Conv1d`, `LSTM` and `Linear` have.
 
@@ -35,7 +36,9 @@ pub struct Config {
 
 const MODEL_TYPE: &str = "feedwater-cnn-lstm";
 const KERNEL: usize = 5;
-const STRIDE: usize = 2;
+const STRIDES: [usize; 2] = [2, 1];
+/// Bins around the tone.
+const WINDOW: usize = 9;
 const LAYERS: [&str; 2] = ["conv1", "conv2"];
 const DIRECTIONS: [&str; 2] = ["l0", "l0_reverse"];
 
@@ -76,11 +79,11 @@ impl CnnLstm {
 
     /// Weights to begin with: PyTorch's defaults.
     pub fn weights(&self, seed: u64, device: &Device) -> Weights {
-        let Config { bins, channels, hidden, classes, .. } = self.config;
+        let Config { channels, hidden, classes, .. } = self.config;
         let mut rng = Pcg64Mcg::seed_from_u64(seed);
         let mut weights = Weights::new(device);
         let uniform = |inputs: usize| Init::Uniform(1.0 / (inputs as f32).sqrt());
-        for (name, inputs) in LAYERS.into_iter().zip([bins, channels]) {
+        for (name, inputs) in LAYERS.into_iter().zip([WINDOW, channels]) {
             let init = uniform(inputs * KERNEL);
             weights.add(format!("{name}.weight"), &[channels, inputs, KERNEL], init, &mut rng);
             weights.add(format!("{name}.bias"), &[channels], init, &mut rng);
@@ -99,7 +102,7 @@ impl CnnLstm {
 
     /// How many frames are left of this many.
     fn left(frames: usize) -> usize {
-        LAYERS.iter().fold(frames, |frames, _| frames.div_ceil(STRIDE))
+        STRIDES.iter().fold(frames, |frames, stride| frames.div_ceil(*stride))
     }
 
     /// Logits `[rows, frames, classes]` of features `[rows, bins, frames]`, and how many frames each row has.
@@ -110,10 +113,10 @@ impl CnnLstm {
         lengths: &[usize],
     ) -> (Tensor<3>, Vec<usize>) {
         let mut x = features;
-        for name in LAYERS {
+        for (name, stride) in LAYERS.into_iter().zip(STRIDES) {
             let (weight, bias) =
                 (weights.get(&format!("{name}.weight")), weights.get(&format!("{name}.bias")));
-            let options = ConvOptions::new([STRIDE], [KERNEL / 2], [1], 1);
+            let options = ConvOptions::new([stride], [KERNEL / 2], [1], 1);
             x = relu(conv1d(x, weight, Some(bias), options));
         }
         let lengths: Vec<usize> = lengths.iter().map(|length| Self::left(*length)).collect();
@@ -141,7 +144,9 @@ impl CnnLstm {
                 "log-mel has a row, bins and frames",
             )
         })?;
-        let features = TensorData::new(evened(values, shape, &tensor.lengths), shape);
+        let [rows, _, frames] = shape;
+        let features =
+            TensorData::new(around_the_tone(values, shape, &tensor.lengths), [rows, WINDOW, frames]);
         Ok(self.forward(weights, Tensor::from_data(features, weights.device()), &tensor.lengths))
     }
 
@@ -196,27 +201,35 @@ impl Recipe for CnnLstm {
     }
 }
 
-/// Features `[rows, bins, frames]` less what each bin has all the time, and with a deviation of 1 over a row: a tone that comes
-/// and goes stands out, whatever its pitch, its strength and the noise. Padding becomes zero.
-fn evened(values: &[f32], [_, bins, frames]: [usize; 3], lengths: &[usize]) -> Vec<f32> {
-    let mut evened = vec![0.0; values.len()];
-    let rows = values.chunks_exact(bins * frames).zip(evened.chunks_exact_mut(bins * frames)).zip(lengths);
-    for ((values, evened), length) in rows {
+/// Of features `[rows, bins, frames]`, the bins around the tone, `[rows, WINDOW, frames]`: the bin that changes most and those
+/// beside it, less what each has all the time, and with a deviation of 1. So a tone that comes and goes looks the same
+/// whatever its pitch, its strength and the noise. Padding is zero.
+fn around_the_tone(values: &[f32], [rows, bins, frames]: [usize; 3], lengths: &[usize]) -> Vec<f32> {
+    let mut around = vec![0.0; rows * WINDOW * frames];
+    let each = values.chunks_exact(bins * frames).zip(around.chunks_exact_mut(WINDOW * frames));
+    for ((values, around), length) in each.zip(lengths) {
         let count = (*length).min(frames).max(1);
-        let mut squares = 0.0_f64;
-        for (from, to) in values.chunks_exact(frames).zip(evened.chunks_exact_mut(frames)) {
-            let mean = from[..count].iter().map(|value| f64::from(*value)).sum::<f64>() / count as f64;
-            for (to, from) in to[..count].iter_mut().zip(from) {
-                *to = (f64::from(*from) - mean) as f32;
-                squares += f64::from(*to).powi(2);
+        let about: Vec<(f64, f64)> =
+            values.chunks_exact(frames).map(|bin| mean_and_square(&bin[..count])).collect();
+        let tone = (0..bins).max_by(|a, b| about[*a].1.total_cmp(&about[*b].1)).unwrap_or(0);
+        let scale = 1.0 / about.get(tone).map_or(1.0, |(_, square)| square.sqrt()).max(1e-5);
+        for (place, to) in around.chunks_exact_mut(frames).enumerate() {
+            let Some(bin) = (tone + place).checked_sub(WINDOW / 2).filter(|bin| *bin < bins) else {
+                continue;
+            };
+            for (to, from) in to[..count].iter_mut().zip(&values[bin * frames..]) {
+                *to = ((f64::from(*from) - about[bin].0) * scale) as f32;
             }
         }
-        let scale = 1.0 / (squares / (bins * count) as f64).sqrt().max(1e-5);
-        for value in &mut *evened {
-            *value *= scale as f32;
-        }
     }
-    evened
+    around
+}
+
+fn mean_and_square(values: &[f32]) -> (f64, f64) {
+    let mean = values.iter().map(|value| f64::from(*value)).sum::<f64>() / values.len() as f64;
+    let square =
+        values.iter().map(|value| (f64::from(*value) - mean).powi(2)).sum::<f64>() / values.len() as f64;
+    (mean, square)
 }
 
 /// `x` times the weights as PyTorch keeps them, `[outputs, inputs]`, and the bias.
