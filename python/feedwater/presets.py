@@ -26,7 +26,8 @@ def whisper(
 ) -> Pipeline:
     """What `WhisperForConditionalGeneration` takes: `input_features` of 30 s and `labels`.
 
-    `model` is a folder with `tokenizer.json` and, if it is there, `preprocessor_config.json`; labels begin as transformers'
+    `model` is a folder on this machine (`hf download openai/whisper-tiny --local-dir …` makes one) with `tokenizer.json` and,
+    if it is there, `preprocessor_config.json`; labels begin as transformers'
     `WhisperTokenizer` begins them, without the start token, which the model puts in front itself.
     `chunk=True` cuts clips over 30 s.
     """
