@@ -1,38 +1,14 @@
 //! What can go wrong, in one sentence with a hint.
 
-use std::{fmt, io, path::PathBuf};
+use std::{io, path::PathBuf};
 
 /// What went wrong while training.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The batches.
+    /// A setting, a file, a dataset: what the engine has a word for.
     #[error(transparent)]
     Feed(#[from] feedwater::Error),
-    /// A setting, a model or a dataset that cannot be trained.
-    #[error("{what}{}", Hint(hint))]
-    Config {
-        /// What is wrong.
-        what: String,
-        /// What to do about it.
-        hint: Option<String>,
-    },
-    /// A file that cannot be read.
-    #[error("cannot read `{}`: {source}", path.display())]
-    Read {
-        /// Which.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// A file that cannot be written.
-    #[error("cannot write `{}`: {source}", path.display())]
-    Write {
-        /// Which.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
     /// A checkpoint that is not what was written.
     #[error("the checkpoint `{}` cannot be used: {what}", path.display())]
     Checkpoint {
@@ -42,12 +18,12 @@ pub enum Error {
         what: String,
     },
     /// Training that went wrong in its numbers.
-    #[error("{what}{}", Hint(hint))]
+    #[error("{what}\nhint: {hint}")]
     Diverged {
         /// What was seen.
         what: String,
         /// What to do about it.
-        hint: Option<String>,
+        hint: String,
     },
 }
 
@@ -56,22 +32,14 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
     pub(crate) fn config(what: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self::Config { what: what.into(), hint: Some(hint.into()) }
+        Self::Feed(feedwater::Error::config_hint(what, hint))
     }
 
     pub(crate) fn read(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
-        |source| Self::Read { path: path.into(), source }
+        |source| Self::Feed(feedwater::Error::read(path, source))
     }
 
     pub(crate) fn write(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
-        |source| Self::Write { path: path.into(), source }
-    }
-}
-
-struct Hint<'a>(&'a Option<String>);
-
-impl fmt::Display for Hint<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.as_ref().map_or(Ok(()), |hint| write!(f, "\nhint: {hint}"))
+        |source| Self::Feed(feedwater::Error::Write { path: path.into(), source })
     }
 }

@@ -73,7 +73,7 @@ impl Optimizer {
     /// One that has seen nothing.
     pub fn new(settings: AdamW, weights: &Weights) -> Self {
         let zeros: Vec<Vec<f32>> =
-            weights.named().into_iter().map(|named| vec![0.0; named.values.len()]).collect();
+            weights.shapes().map(|(_, shape)| vec![0.0; shape.iter().product()]).collect();
         Self { settings, steps: 0, means: zeros.clone(), squares: zeros, summed: Vec::new(), parts: 0 }
     }
 
@@ -141,10 +141,10 @@ impl Optimizer {
     /// What it knows, to be kept.
     pub fn named(&self, weights: &Weights) -> Vec<Named> {
         let mut named = Vec::new();
-        for (place, weight) in weights.named().into_iter().enumerate() {
+        for (place, (weight, shape)) in weights.shapes().enumerate() {
             let of = |kind: &str, values: &[Vec<f32>]| Named {
-                name: format!("{}.{kind}", weight.name),
-                shape: weight.shape.clone(),
+                name: format!("{weight}.{kind}"),
+                shape: shape.to_vec(),
                 values: values[place].clone(),
             };
             named.push(of("exp_avg", &self.means));
@@ -157,10 +157,10 @@ impl Optimizer {
     pub fn from_named(settings: AdamW, steps: u64, named: &[Named], weights: &Weights) -> Result<Self> {
         let mut optimizer = Self::new(settings, weights);
         optimizer.steps = steps;
-        for (place, weight) in weights.named().into_iter().enumerate() {
+        for (place, (weight, shape)) in weights.shapes().enumerate() {
             for (kind, into) in [("exp_avg", &mut optimizer.means), ("exp_avg_sq", &mut optimizer.squares)] {
-                let name = format!("{}.{kind}", weight.name);
-                let kept = named.iter().find(|named| named.name == name && named.shape == weight.shape);
+                let name = format!("{weight}.{kind}");
+                let kept = named.iter().find(|named| named.name == name && named.shape == shape);
                 let kept = kept.ok_or_else(|| {
                     Error::config(format!("the optimizer's state has no `{name}`"), "it is of another model")
                 })?;

@@ -231,10 +231,9 @@ impl<R: Recipe> Trainer<'_, R> {
             progress.step = took.step;
             time += Duration::from_nanos(took.nanos);
             waited += Duration::from_nanos(took.wait_nanos);
-            if let Some(recorder) = &mut recorder
-                && let Err(error) = recorder.step(&step)
-            {
+            if let Some(Err(error)) = recorder.as_mut().map(|recorder| recorder.step(&step)) {
                 tell(Event::Warning(format!("the record ends here: {error}")));
+                recorder = None;
             }
             tell(Event::Step(took));
 
@@ -271,8 +270,8 @@ impl<R: Recipe> Trainer<'_, R> {
             self.save(&mut progress, &weights, &optimizer, &feed.training, tell);
         }
         feed.training.stop();
-        if let Some(recorder) = recorder {
-            let _ = recorder.end(Duration::ZERO);
+        if let Some(Err(error)) = recorder.map(|recorder| recorder.end(Duration::ZERO)) {
+            tell(Event::Warning(format!("the record has no end: {error}")));
         }
         let model = self.checkpoints.path(progress.best.map_or(progress.step, |(_, step)| step));
         let summary = Summary {
@@ -338,12 +337,13 @@ impl<R: Recipe> Trainer<'_, R> {
             optimizer.add(weights.gradients(&mut gradients));
             loss += value.into_scalar::<f64>() / f64::from(parts);
             record.epoch = batch.epoch;
-            record.input = Some(batch.input.clone());
+            // How one batch was made; of several that make a step, no one speaks for the others.
+            record.input = (parts == 1).then(|| batch.input.clone());
         }
         if !loss.is_finite() {
             return Err(Error::Diverged {
                 what: format!("the loss of step {} is {loss}", step + 1),
-                hint: Some(format!("a lower `--learning-rate` than {}", settings.learning_rate)),
+                hint: format!("a lower `--learning-rate` than {}", settings.learning_rate),
             });
         }
         let computed = Instant::now();

@@ -88,6 +88,11 @@ impl Weights {
         self.shapes.iter().map(|shape| shape.iter().product::<usize>()).sum()
     }
 
+    /// Their names and shapes, in order.
+    pub fn shapes(&self) -> impl Iterator<Item = (&str, &[usize])> {
+        self.names.iter().map(String::as_str).zip(self.shapes.iter().map(Vec::as_slice))
+    }
+
     /// How many weights there are.
     pub fn len(&self) -> usize {
         self.names.len()

@@ -337,22 +337,26 @@ def _is_compiled(module: Any) -> bool:
     return type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
 
 
-def _patch_backward(torch: Any) -> None:
-    backward = torch.autograd.backward
+def _noting(original: Callable[..., Any], note: Callable[[Run, Any], None]) -> Callable[..., Any]:
+    """The same function, and whoever observes is told when it began."""
 
-    @functools.wraps(backward)
+    @functools.wraps(original)
     def observed(*values: Any, **named: Any) -> Any:
         run = _run
         if run is None or not run.here():
-            return backward(*values, **named)
+            return original(*values, **named)
         begin = run.clock.mark()
         try:
-            return backward(*values, **named)
+            return original(*values, **named)
         finally:
-            safe(run.backward, begin)
+            safe(note, run, begin)
 
+    return observed
+
+
+def _patch_backward(torch: Any) -> None:
     # `Tensor.backward` calls this one.
-    torch.autograd.backward = observed
+    torch.autograd.backward = _noting(torch.autograd.backward, Run.backward)
 
 
 def _patch_optimizer(torch: Any) -> None:
@@ -386,30 +390,15 @@ def _patch_optimizer(torch: Any) -> None:
     optimizer.Optimizer.__init__ = __init__
 
 
-def _saving(save: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(save)
-    def observed(*values: Any, **named: Any) -> Any:
-        run = _run
-        if run is None or not run.here():
-            return save(*values, **named)
-        begin = run.clock.mark()
-        try:
-            return save(*values, **named)
-        finally:
-            safe(run.saved, begin)
-
-    return observed
-
-
 def _patch_save(torch: Any) -> None:
-    torch.save = torch.serialization.save = _saving(torch.save)
+    torch.save = torch.serialization.save = _noting(torch.save, Run.saved)
 
 
 def _patch_safetensors(module: ModuleType) -> None:
     # `save_pretrained` ends up here.
     for name in ("save_file", "save_model"):
         if hasattr(module, name):
-            setattr(module, name, _saving(getattr(module, name)))
+            setattr(module, name, _noting(getattr(module, name), Run.saved))
 
 
 def _patch_sleep(_: Any) -> None:

@@ -139,7 +139,7 @@ impl Job {
                 batches(recipe.pipeline(held_out).map_err(told)?, &settings, false).map_err(told)?,
             ),
         };
-        let stop = interrupted();
+        let stop = interrupted()?;
         let device = Device::flex();
         let run = record::Run {
             name: format!("train {}", recipe.name()),

@@ -2,26 +2,21 @@
 
 mod progress;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::{Arc, atomic::AtomicBool};
 
 pub(crate) use progress::Progress;
 
-/// Set by the first Ctrl-C: the run ends after the step that it is at. The second ends the program.
-pub(crate) fn interrupted() -> Arc<AtomicBool> {
+/// Set by the first Ctrl-C: the run ends after the step that it is at. The second ends the program. Where there are no such
+/// signals, as on Windows, the first does; what the last checkpoint has is not lost.
+pub(crate) fn interrupted() -> miette::Result<Arc<AtomicBool>> {
     let asked = Arc::new(AtomicBool::new(false));
     #[cfg(unix)]
     {
+        use miette::IntoDiagnostic;
         use signal_hook::{consts::SIGINT, flag};
         // In this order: at the first signal nothing is set yet, at the second it is.
-        let again = flag::register_conditional_default(SIGINT, Arc::clone(&asked));
-        let first = flag::register(SIGINT, Arc::clone(&asked));
-        if again.is_err() || first.is_err() {
-            asked.store(false, Ordering::Relaxed);
-        }
+        flag::register_conditional_default(SIGINT, Arc::clone(&asked)).into_diagnostic()?;
+        flag::register(SIGINT, Arc::clone(&asked)).into_diagnostic()?;
     }
-    let _ = &asked;
-    asked
+    Ok(asked)
 }

@@ -10,26 +10,14 @@ fn exp(x: f32) -> f32 {
     let x = x.clamp(-87.0, 88.0);
     // x = n ln 2 + r, in two pieces so that r keeps its digits.
     let n = (x * std::f32::consts::LOG2_E + 12_582_912.0) - 12_582_912.0;
-    let r = n.mul_add_or(-0.693_359_4, x);
-    let r = n.mul_add_or(2.121_944_4e-4, r);
+    let r = n * -0.693_359_4 + x;
+    let r = n * 2.121_944_4e-4 + r;
     let mut p = 1.987_569_1e-4_f32;
     for c in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
-        p = p.mul_add_or(r, c);
+        p = p * r + c;
     }
-    let p = p.mul_add_or(r * r, r + 1.0);
+    let p = p * (r * r) + (r + 1.0);
     p * f32::from_bits(((n as i32 + 127) as u32) << 23)
-}
-
-trait MulAddOr {
-    /// A product and a sum. Not `mul_add`: without the instruction, that is a call of a function.
-    fn mul_add_or(self, by: Self, plus: Self) -> Self;
-}
-
-impl MulAddOr for f32 {
-    #[inline(always)]
-    fn mul_add_or(self, by: f32, plus: f32) -> f32 {
-        self * by + plus
-    }
 }
 
 #[inline(always)]
