@@ -195,6 +195,19 @@ finally:
 """
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
+def test_who_ends_the_command_ends_the_script(tmp_path: Path) -> None:
+    script = tmp_path / "endless.py"
+    script.write_text("import os, time\nprint(os.getpid(), flush=True)\nwhile True: time.sleep(0.1)\n")
+    profile = [sys.executable, "-m", "feedwater", "profile", "--record", str(tmp_path / "r.jsonl"), "--"]
+    with subprocess.Popen([*profile, sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        process.terminate()
+        assert process.wait(10) == 128 + signal.SIGTERM
+    assert not Path(f"/proc/{pid}").exists()
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGINT to send")
 def test_control_c_ends_it_as_it_would(tmp_path: Path) -> None:
     record = tmp_path / "run.jsonl"
@@ -484,6 +497,6 @@ def test_calls_without_a_frame_are_known_by_their_text(parts: Any, source: str, 
     import dis
 
     at = max(instruction.offset for instruction in dis.get_instructions(code) if instruction.opname.startswith("CALL"))
-    seen = stacks.look([stacks.Frame(code, at, 1, "__main__")], "transform")
+    seen = stacks.look([stacks.Frame(code, at, {"__name__": "__main__"})], "transform")
     assert (seen.stage, seen.at) == (stage, f"{stage}.py:1")
     assert seen.call.endswith(called)

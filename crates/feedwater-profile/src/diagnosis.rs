@@ -306,7 +306,9 @@ impl Diagnosis {
                 stage: blame.map(|blame| blame.stage),
             }
         });
-        let busy = (mean.busy_nanos > 0.0).then(|| mean.busy_percent().min(100.0));
+        // With what the beginning of epochs costs: that is the pace one sees.
+        let step = mean.wall_nanos + steps.epoch_nanos();
+        let busy = (mean.busy_nanos > 0.0).then(|| (100.0 * mean.busy_nanos / step).min(100.0));
         let ceiling = facts.replayed().or_else(|| {
             if mean.busy_nanos <= 0.0 {
                 return None;
@@ -316,7 +318,9 @@ impl Diagnosis {
             Some((rate, rate * spread))
         });
         let decision = facts.decision(&findings, asked);
-        let wall: u64 = record.steps.iter().map(|step| step.wall_nanos).sum();
+        // Where steps are short, only some of them are in the record; what measuring took is of them all.
+        let recorded: u64 = record.steps.iter().map(|step| step.wall_nanos).sum();
+        let wall = record.end.as_ref().map_or(0, |end| end.wall_nanos).max(recorded);
         let overhead = record.end.as_ref().and_then(|end| end.overhead_nanos);
         Ok(Self {
             target: Target::met(
@@ -329,11 +333,11 @@ impl Diagnosis {
             confidence: facts.confidence(),
             steps: steps.steady.len(),
             busy_percent: busy,
-            steps_per_second: mean.steps_per_second(),
-            samples_per_second: mean.steps_per_second() * mean.rows,
+            steps_per_second: 1e9 / step,
+            samples_per_second: 1e9 / step * mean.rows,
             ceiling_steps_per_second: ceiling,
             mean,
-            idle_nanos: idle(&mean, split),
+            idle_nanos: idle(&mean, split, steps.epoch_nanos()),
             variation_percent: steps.variation_percent,
             robust_variation_percent: steps.robust_variation_percent,
             p50_nanos: steps.p50_nanos,
@@ -423,7 +427,7 @@ impl Facts<'_> {
             .filter_map(|change| change.predicted)
             .map(|predicted| predicted.saves_nanos)
             .fold(0.0, f64::max);
-        let wall = self.steps.mean.wall_nanos;
+        let wall = self.steps.mean.wall_nanos + self.steps.epoch_nanos();
         let done = self.record.steps.last().map_or(0, |step| step.step + 1);
         // A run that is over is not stopped any more; what is left to say is what the next one would save.
         let restart =
@@ -438,16 +442,18 @@ impl Facts<'_> {
 
 fn boundness(facts: &Facts<'_>, findings: &[Finding]) -> Boundness {
     let mean = &facts.steps.mean;
-    let share = |nanos: f64| nanos / mean.wall_nanos;
+    let epochs = facts.steps.epoch_nanos();
+    let share = |nanos: f64| nanos / (mean.wall_nanos + epochs);
+    let waited = share(mean.wait_nanos + epochs);
     let others = [
         (share(mean.copy_nanos), Boundness::Copy),
         (share(mean.sync_nanos), Boundness::Sync),
         (share(mean.unknown_nanos) - 0.05, Boundness::Unknown),
     ];
     let other = others.into_iter().max_by(|a, b| a.0.total_cmp(&b.0));
-    if share(mean.wait_nanos) >= INPUT_BOUND_SHARE {
+    if waited >= INPUT_BOUND_SHARE {
         if let Some((by, bound)) = &other
-            && *by > share(mean.wait_nanos)
+            && *by > waited
         {
             return bound.clone();
         }
@@ -463,9 +469,10 @@ fn boundness(facts: &Facts<'_>, findings: &[Finding]) -> Boundness {
 }
 
 /// Why the accelerator stands still; the dearest first, what is not known last.
-fn idle(mean: &Mean, split: &Split) -> Vec<(String, f64)> {
+fn idle(mean: &Mean, split: &Split, epoch_nanos: f64) -> Vec<(String, f64)> {
     let mut idle: Vec<(String, f64)> =
         split.parts.iter().map(|(part, nanos)| (part_words(part).to_owned(), *nanos)).collect();
+    idle.push(("epoch start".to_owned(), epoch_nanos));
     idle.push(("copy".to_owned(), mean.copy_nanos));
     idle.push(("sync".to_owned(), mean.sync_nanos));
     idle.retain(|(_, nanos)| *nanos > 0.0);

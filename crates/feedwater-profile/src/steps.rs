@@ -13,6 +13,8 @@ pub const LEAST: usize = 20;
 /// At least so many steps are warm-up.
 const WARM_UP: usize = 3;
 
+/// Where beginning epochs costs less than this share of a step, it is left out of the pace.
+const LEAST_EPOCH_SHARE: f64 = 0.02;
 /// Edges of epochs are listed apart as long as they are fewer than one step in so many.
 const MOST_EDGES: usize = 4;
 
@@ -31,10 +33,23 @@ pub struct Steps {
     pub p50_nanos: u64,
     /// All but one in a hundred are shorter than this.
     pub p99_nanos: u64,
+    /// What waiting at the beginning of epochs cost.
+    pub epoch_starts: EpochStarts,
     /// Standard deviation of the time of a step over its mean, in percent.
     pub variation_percent: f64,
     /// The same from the median deviation, which single outliers do not move.
     pub robust_variation_percent: f64,
+}
+
+/// The first steps of epochs, but for the run's own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct EpochStarts {
+    /// How many.
+    pub count: usize,
+    /// What they waited beyond what others do.
+    pub waited_nanos: u64,
+    /// The same of those that are listed apart, for each step of the run.
+    pub apart_nanos: u64,
 }
 
 /// Where the time of a mean step goes, in nanoseconds.
@@ -106,10 +121,12 @@ impl Steps {
         let p50 = quantile(&walls, 0.5);
         let mut deviations: Vec<u64> = walls.iter().map(|wall| wall.abs_diff(p50)).collect();
         deviations.sort_unstable();
+        let epoch_starts = epoch_starts(record, &steady);
         Ok(Self {
             steady,
             apart,
             warm_up,
+            epoch_starts,
             mean,
             p50_nanos: p50,
             p99_nanos: quantile(&walls, 0.99),
@@ -117,6 +134,13 @@ impl Steps {
             // 1.4826: what makes it the standard deviation, where times are distributed normally.
             robust_variation_percent: 100.0 * 1.4826 * quantile(&deviations, 0.5) as f64 / p50.max(1) as f64,
         })
+    }
+
+    /// What a step costs beyond the mean, on average, because an epoch begins now and then; nothing where that is not
+    /// worth a word.
+    pub fn epoch_nanos(&self) -> f64 {
+        let nanos = self.epoch_starts.apart_nanos as f64;
+        if nanos < LEAST_EPOCH_SHARE * self.mean.wall_nanos { 0.0 } else { nanos }
     }
 
     /// The steps that count.
@@ -128,6 +152,27 @@ impl Steps {
     pub fn worst_wait<'a>(&'a self, record: &'a Record) -> Option<&'a Step> {
         self.of_record(record).max_by_key(|step| step.wait_nanos)
     }
+}
+
+fn epoch_starts(record: &Record, steady: &[usize]) -> EpochStarts {
+    let mut waits: Vec<u64> = steady.iter().map(|at| record.steps[*at].wait_nanos).collect();
+    waits.sort_unstable();
+    let usual = quantile(&waits, 0.5);
+    let mut starts = EpochStarts::default();
+    let mut apart = 0;
+    for (at, pair) in record.steps.windows(2).enumerate() {
+        // An evaluation starts workers of its own.
+        if pair[0].epoch != pair[1].epoch && pair[1].mark.is_none() {
+            let waited = pair[1].wait_nanos.saturating_sub(usual);
+            starts.count += 1;
+            starts.waited_nanos += waited;
+            if steady.binary_search(&(at + 1)).is_err() {
+                apart += waited;
+            }
+        }
+    }
+    starts.apart_nanos = apart / record.steps.len() as u64;
+    starts
 }
 
 fn mean(steps: &[&Step]) -> Mean {

@@ -140,6 +140,49 @@ fn copies_and_the_unknown_are_not_blamed_on_the_input() {
 }
 
 #[test]
+fn what_the_beginning_of_epochs_costs_is_named_and_priced() {
+    let mut record = simulate(&healthy(1));
+    let usual = Diagnosis::of(&record).unwrap();
+    record.run.settings.loader = "torch".to_owned();
+    for step in &mut record.steps {
+        step.epoch = step.step / 50;
+        if step.step > 0 && step.step % 50 == 0 {
+            step.wait_nanos += 2_000_000_000;
+            step.wall_nanos += 2_000_000_000;
+        }
+    }
+    let late = Diagnosis::of(&record).unwrap();
+    assert_eq!(late.headline, "input-bound: workers start anew each epoch");
+    // Five of 300 steps, two seconds each.
+    assert!((late.findings[0].idle_nanos / (10e9 / 300.0) - 1.0).abs() < 0.02, "{:?}", late.findings[0]);
+    let lost: f64 = late.idle_nanos.iter().map(|(_, nanos)| nanos).sum();
+    let before: f64 = usual.idle_nanos.iter().map(|(_, nanos)| nanos).sum();
+    assert!(((lost - before) / (10e9 / 300.0) - 1.0).abs() < 0.1, "{lost} {before}");
+    let busy = late.busy_percent.unwrap() / 100.0 * 1e9 / late.steps_per_second;
+    assert!((busy / usual.mean.busy_nanos - 1.0).abs() < 0.02, "{busy}");
+    let fix = &late.findings[0].changes[0];
+    assert!(fix.setting.contains("persistent_workers=True"));
+    assert!((fix.predicted.unwrap().steps_per_second / usual.steps_per_second - 1.0).abs() < 0.05);
+    // Workers that stay are not the cause.
+    record.run.settings.persistent_workers = Some(true);
+    assert_eq!(Diagnosis::of(&record).unwrap().headline, "input-bound: each epoch begins with a wait");
+}
+
+#[test]
+fn batches_that_are_ready_and_late_are_the_hand_over_s() {
+    let mut record = simulate(&healthy(1));
+    record.run.settings.loader = "torch".to_owned();
+    for step in &mut record.steps {
+        step.wait_nanos += 4_000_000;
+        step.wall_nanos += 4_000_000;
+        step.input.as_mut().unwrap().ready = Some(3);
+    }
+    let diagnosis = Diagnosis::of(&record).unwrap();
+    assert_eq!(diagnosis.headline, "input-bound: batches come late from worker processes");
+    assert!((diagnosis.findings[0].idle_nanos / 4e6 - 1.0).abs() < 0.1, "{:?}", diagnosis.findings[0]);
+}
+
+#[test]
 fn what_is_predicted_for_other_settings_is_what_the_simulation_does() {
     use feedwater_profile::{diagnosis::Facts, what_if::Wish};
     for seed in 1..=4 {

@@ -509,6 +509,8 @@ fn wrong_settings_are_errors_before_anything_runs() {
         message(|b| b.ranks(2, 2)),
         message(|b| b.decode(Audio::mono(3))),
         message(|b| b.log_mel(LogMel::whisper(0))),
+        message(|b| b.decode(Audio::mono(8_000)).log_mel(LogMel::whisper(80))),
+        message(|b| b.log_mel(LogMel::whisper(80)).decode(Audio::mono(16_000))),
         message(|b| b.batch(Batch::packed(512, 4))),
         message(|b| b.batch(Batch::of(4).pad(Pad::Shapes(vec![8, 4])))),
         message(|b| b.policy(Policy::skip_up_to(7.0))),
@@ -529,6 +531,10 @@ fn wrong_settings_are_errors_before_anything_runs() {
     hint: Whisper takes 16 000: `Audio::mono(16_000)`
     `log_mel` cannot have 0 bins
     hint: Whisper has 80, or 128 for large-v3: `LogMel::whisper(80)`
+    `log_mel` takes 16000 samples a second, and `decode` gives 8000
+    hint: `.decode(Audio::mono(16_000)).log_mel(…)`
+    `log_mel` stands before `decode`
+    hint: stages run in the order they are written: `.decode(…).log_mel(…)`
     the batch counts tokens, and nothing makes any
     hint: add `.tokenize(Tokenize::file("tokenizer.json")?)` before `.batch(…)`
     static shapes must be positive and rise

@@ -16,6 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from .record import spent_nanos
 from .stacks import Sampler
 
 _SLOWEST = 4
@@ -24,7 +25,7 @@ _LONG_SAMPLE_NANOS = 1_000_000
 # Samples that are faster than this are not timed one by one.
 _SHORT_SAMPLE_NANOS = 50_000
 # All figures of a batch are gathered as long as that takes less than one part in so many of making it.
-_SHARE = 200
+_SHARE = 1000
 # A few looks say little about a single batch: what is known of the run counts for as much as ten.
 _PRIOR_MICROS = 100_000
 
@@ -32,11 +33,11 @@ _PRIOR_MICROS = 100_000
 class Probe:
     """Times what one thread does to make batches."""
 
-    def __init__(self, thread: int) -> None:
+    def __init__(self, thread: int, alike: int = 1) -> None:
         self.thread = thread
         self.on = True
         self.spent_nanos = 0
-        self.sampler = Sampler(thread)
+        self.sampler = Sampler(thread, alike)
         self.last: dict[str, Any] | None = None
         self.on_batch: Callable[[dict[str, Any]], None] | None = None
         self._schedule = _open_schedule()
@@ -72,7 +73,7 @@ class Probe:
             raise
         finally:
             self.sampler.phase = ""
-            done = time.perf_counter_ns()
+            done, noting = time.perf_counter_ns(), spent_nanos()
             if not self._rows:
                 # Samples are not timed one by one.
                 self._rows = len(index) if isinstance(index, (list, tuple)) else 1
@@ -83,11 +84,11 @@ class Probe:
             if not ended:
                 if full:
                     self._finish(time.process_time_ns() - cpu, self._queued() - queued)
-                    self._gather_nanos = max(time.perf_counter_ns() - done, self._gather_nanos // 2)
+                    self._gather_nanos = max(spent_nanos() - noting, self._gather_nanos // 2)
                     self._every = 1 + _SHARE * self._gather_nanos // max(done - began, 1)
                 else:
                     self._brief()
-            self.spent_nanos += time.perf_counter_ns() - done
+            self.spent_nanos += spent_nanos() - noting
 
     def _brief(self) -> None:
         self.last = {"rows": self._rows, "getitem": self._getitem, "collate": self._collate}
@@ -259,9 +260,9 @@ def side_file(folder: str, pid: int | None, worker: int, seed: int) -> str:
     return os.path.join(folder, f"{pid}-{worker}-{seed}.jsonl")
 
 
-def observe_worker(folder: str, worker: int, seed: int) -> Probe:
-    """Observes this process, which is a worker."""
-    probe = Probe(threading.get_ident())
+def observe_worker(folder: str, worker: int, workers: int, seed: int) -> Probe:
+    """Observes this process, which is one of some workers."""
+    probe = Probe(threading.get_ident(), workers)
     file = open(side_file(folder, os.getpid(), worker, seed), "w", encoding="utf-8")  # noqa: SIM115
 
     def write(batch: dict[str, Any]) -> None:
@@ -300,6 +301,10 @@ class Crew:
         self._spent[worker] = batch.pop("spent", 0)
         return batch
 
+    def spent(self) -> int:
+        """What observing took of one worker's time."""
+        return sum(self._spent.values()) // max(len(self._paths), 1)
+
     def close(self) -> int:
         """Removes the files. Says what observing took of one worker's time."""
         for file in self._files.values():
@@ -310,7 +315,7 @@ class Crew:
             except OSError:
                 pass
         self._files.clear()
-        return sum(self._spent.values()) // max(len(self._paths), 1)
+        return self.spent()
 
 
 class Work:

@@ -86,6 +86,7 @@ def _settings(loader: Any) -> dict[str, Any]:
         "prefetch": workers * int(loader.prefetch_factor or 0) if workers else None,
         "batch_size": size if isinstance(size, int) else None,
         "pinned": bool(loader.pin_memory),
+        "persistent_workers": bool(loader.persistent_workers) if workers else None,
     }
 
 
@@ -256,9 +257,9 @@ def _begin_worker(module: ModuleType, values: Sequence[Any]) -> None:
     parent = multiprocessing.parent_process()
     if parent is None or str(parent.pid) != os.environ.get(OWNER):
         return
-    # As torch calls it: …, base_seed, init_fn, worker_id, …
-    seed, worker = int(values[8]), int(values[10])
-    _probe = observe_worker(os.environ[FOLDER], worker, seed)
+    # As torch calls it: …, base_seed, init_fn, worker_id, num_workers, …
+    seed, worker, workers = int(values[8]), int(values[10]), int(values[11])
+    _probe = observe_worker(os.environ[FOLDER], worker, workers, seed)
     wrap: Any = module.ExceptionWrapper
 
     def without_us(*parts: Any, **named: Any) -> Any:

@@ -29,7 +29,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .batches import Crew, Probe, Work, size_of
-from .record import Clock, Mark, Writer, host, share_out
+from .record import Clock, Mark, Writer, host, share_out, spent_nanos
 from .steps import KEPT_BATCHES, MOST_SPANS, Lane, Step, Watch
 
 # Without an optimizer, so many batches make a loader the one that counts.
@@ -105,7 +105,8 @@ class Run:
         return True
 
     def _spent(self) -> int:
-        return self.overhead_nanos + self.probe.spent_nanos + self.probe.sampler.spent_nanos
+        own = self.overhead_nanos + self.probe.spent_nanos + self.probe.sampler.spent_nanos
+        return own + sum(crew.spent() for crew in self._crews)
 
     def _may_rest(self, lane: Lane, now: Mark) -> bool:
         """After some steps: rests until what they cost is little."""
@@ -149,6 +150,7 @@ class Run:
 
     def ask(self, watch: Watch) -> None:
         """The script asks for a batch."""
+        began = spent_nanos()
         now = self.clock.mark()
         lane = watch.lane
         self._leave_loop()
@@ -173,7 +175,7 @@ class Run:
             lane.step = None
             if made is None and self._may_rest(lane, now):
                 self._end_epoch(lane, None)
-                self.overhead_nanos += time.perf_counter_ns() - now[0]
+                self.overhead_nanos += spent_nanos() - began
                 return
         lane.asked, lane.watch = now, watch
         lane.step = Step(begin, lane.epoch)
@@ -181,11 +183,12 @@ class Run:
             watch.began = None
             if begin is not now:
                 lane.step.add(made)
-        self.overhead_nanos += time.perf_counter_ns() - now[0]
+        self.overhead_nanos += spent_nanos() - began
 
     def got(self, watch: Watch, batch: Any, last_input: Any = None) -> None:
         """The loader gave a batch."""
         now = self.clock.mark()
+        began = spent_nanos()
         lane = watch.lane
         step, asked = lane.step, lane.asked
         lane.served += 1
@@ -209,7 +212,7 @@ class Run:
             if lane.served >= enough:
                 # The outermost, where one lies within the other.
                 self._choose(min(self._open(), key=lambda lane: lane.step.asked[0] if lane.step else 0))
-        self.overhead_nanos += time.perf_counter_ns() - now[0]
+        self.overhead_nanos += spent_nanos() - began
 
     def _made(self, watch: Watch, step: Step, size: int) -> None:
         if watch.crew is not None:
@@ -316,6 +319,7 @@ class Run:
         """A step of the script's own loop ends here, and the next begins."""
         if self._rest_until or self._open() or (self._main is not None and self._main is not self._loop):
             return
+        began = spent_nanos()
         now = self.clock.mark()
         loop = self._loop
         sampler = self.probe.sampler
@@ -333,7 +337,7 @@ class Run:
                 return
         loop.step = Step(now, 0)
         sampler.enter("loop")
-        self.overhead_nanos += time.perf_counter_ns() - now[0]
+        self.overhead_nanos += spent_nanos() - began
         if self._main is loop and self._max_steps and loop.served >= self._max_steps:
             self.stop()
 
@@ -548,7 +552,9 @@ class Run:
             return
         self._end_epoch(self._main, None)
         self._drain(0)
-        overhead = self._spent() + sum(crew.close() for crew in self._crews)
+        overhead = self._spent()
+        for crew in self._crews:
+            crew.close()
         if self._first is not None and self._last is not None:
             self._writer.line({"calls": self._work.calls(_MOST_CALLS)})
             end: dict[str, Any] = {"wall_nanos": self._last[0] - self._first[0], "overhead_nanos": overhead}

@@ -4,7 +4,7 @@ A thread looks at the stack of the one that makes batches, now and then, and say
 batch, which call, and where in the user's own code. A call into C has no frame, so the text of the expression that is being
 run is looked at as well. Each place in the code is judged once and remembered.
 
-How often it looks follows from what looking usually takes, one part in two hundred: the first look at a place, which reads
+How often it looks follows from what looking usually takes, one part in four hundred: the first look at a place, which reads
 its source, is not what the others wait for. The first looks of all come quickly, since a short run has no others. A call
 into C that keeps the interpreter's lock keeps the looking thread waiting too; a look counts for the time between looks and
 for what it had to wait, so that such calls are not missed.
@@ -13,6 +13,7 @@ for what it had to wait, so that such calls are not missed.
 from __future__ import annotations
 
 import functools
+import itertools
 import linecache
 import os
 import random
@@ -22,8 +23,11 @@ import sysconfig
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Mapping
 from types import CodeType, FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from .record import spent_nanos
 
 _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _LIBRARIES = tuple(
@@ -36,9 +40,10 @@ _LIBRARIES = tuple(
 )
 _LEAST_INTERVAL_SECONDS = 0.01
 _MOST_INTERVAL_SECONDS = 0.2
-_SHARE = 200
-_QUICK_LOOKS = 200
+_SHARE = 400
+_QUICK_LOOKS = 100
 _DEEPEST = 200
+_MOST_PLACES = 20_000
 _MOST_WEIGHT = 5
 _sleep = time.sleep
 
@@ -99,11 +104,11 @@ class Place(NamedTuple):
 
     library: bool
     own: bool
+    loads: bool
     by_code: str | None
-    by_text: str | None
     call: str
-    expression: str
     passes_on: bool
+    at: str
 
 
 class Seen(NamedTuple):
@@ -116,6 +121,7 @@ class Seen(NamedTuple):
 
 # By identity: the hash of a code object is one of all its parts. The code is kept, so that no other takes its place.
 _places: dict[tuple[int, int], tuple[CodeType, Place]] = {}
+_texts: dict[tuple[int, int], tuple[CodeType, str, str | None]] = {}
 
 
 @functools.cache
@@ -133,17 +139,24 @@ class Frame(NamedTuple):
 
     code: CodeType
     instruction: int
-    line: int
-    module: str
+    names: Mapping[str, Any]
 
 
 def snapshot(frame: FrameType | None) -> list[Frame]:
-    """A stack, the innermost frame first."""
+    """A stack down to what the observer called, the innermost frame first."""
     frames: list[Frame] = []
     while frame is not None and len(frames) < _DEEPEST:
-        frames.append(Frame(frame.f_code, frame.f_lasti, frame.f_lineno or 0, frame.f_globals.get("__name__", "")))
+        names = frame.f_globals
+        frames.append(Frame(frame.f_code, frame.f_lasti, names))
+        if names.get("__package__") == __package__ and len(frames) > 1:
+            break
         frame = frame.f_back
     return frames
+
+
+def _line(frame: Frame) -> int:
+    lines = frame.code.co_lines()
+    return next((line for begin, end, line in lines if begin <= frame.instruction < end and line), frame.code.co_firstlineno)
 
 
 def _expression(frame: Frame) -> str:
@@ -151,28 +164,37 @@ def _expression(frame: Frame) -> str:
     code = frame.code
     positions = getattr(code, "co_positions", None)
     if positions is not None:
-        for at, (line, last, column, end) in enumerate(positions()):
-            if at * 2 == frame.instruction:
-                if line is None or column is None or end is None:
-                    break
-                text = linecache.getline(code.co_filename, line).encode()
-                if last != line:
-                    return text[column:].decode(errors="replace").strip()
-                return text[column:end].decode(errors="replace").strip()
-    return linecache.getline(code.co_filename, frame.line).strip()
+        here = next(itertools.islice(positions(), frame.instruction // 2, None), (None,) * 4)
+        line, last, column, end = here
+        if line is not None and column is not None and end is not None:
+            text = linecache.getline(code.co_filename, line).encode()
+            return text[column : end if last == line else None].decode(errors="replace").strip()
+    return linecache.getline(code.co_filename, _line(frame)).strip()
+
+
+def _text(frame: Frame) -> tuple[str, str | None]:
+    """The text that is being run, and the stage that it speaks of. Reads the source."""
+    key = (id(frame.code), frame.instruction)
+    known = _texts.get(key)
+    if known is None:
+        if len(_texts) > _MOST_PLACES:
+            _texts.clear()
+        text = _expression(frame)[:300]
+        known = _texts[key] = (frame.code, text, next((stage for pattern, stage in _TEXTS if pattern.search(text)), None))
+    return known[1:]
 
 
 def _place(frame: Frame) -> Place:
-    code = frame.code
-    key = (id(code), frame.instruction)
+    code, instruction, names = frame
+    key = (id(code), instruction)
     known = _places.get(key)
     if known is not None:
         return known[1]
-    if len(_places) > 20_000:
+    if len(_places) > _MOST_PLACES:
         _places.clear()
     filename = code.co_filename
     library = is_library(filename)
-    module = str(frame.module)
+    module = str(names.get("__name__", ""))
     name = getattr(code, "co_qualname", code.co_name).replace("<locals>.", "")
     by_code = None
     if library:
@@ -188,14 +210,19 @@ def _place(frame: Frame) -> Place:
     # Where a module does several things, the function's name knows better: padding is not tokenizing.
     if by_name is not None and (by_code is None or by_name in ("resample", "log_mel", "batch")):
         by_code = by_name
-    text = _expression(frame)[:300]
-    by_text = next((stage for pattern, stage in _TEXTS if pattern.search(text)), None)
     if "." in name:
         call = name.removesuffix(".__call__").removesuffix(".__init__")
     else:
         call = name if not library else f"{module.split('.')[0]}.{name}"
     place = Place(
-        library, filename.startswith(_OWN), by_code, by_text, call, text, _PASS_ON.fullmatch(code.co_name) is not None
+        library,
+        filename.startswith(_OWN),
+        # A module that is loaded says so in two ways, by the version of Python.
+        module == "importlib._bootstrap" or filename == "<frozen importlib._bootstrap>",
+        by_code,
+        call,
+        _PASS_ON.fullmatch(code.co_name) is not None,
+        f"{os.path.basename(filename)}:{_line(frame)}",
     )
     _places[key] = (code, place)
     return place
@@ -203,26 +230,29 @@ def _place(frame: Frame) -> Place:
 
 def look(frames: list[Frame], default: str) -> Seen:
     """Says what a stack is at. `default` is the stage where nothing gives it away."""
+    places = [_place(frame) for frame in frames]
     # What a module's first use loads is none of its work.
-    stage = "import" if any(frame.module == "importlib._bootstrap" for frame in frames) else None
+    stage = "import" if any(place.loads for place in places) else None
     called = ""
     innermost = True
-    for frame in frames:
-        place = _place(frame)
+    for frame, place in zip(frames, places, strict=True):
         if place.own:
             if not innermost:
                 break
             continue
         if stage is None:
-            by_text_first = innermost and not place.library
             # Library code is full of words that mean something else there: its text counts only where it calls into C.
-            by_text = place.by_text if innermost or not place.library else None
-            stage = by_text or place.by_code if by_text_first else place.by_code or by_text
+            if place.library:
+                stage = place.by_code or (_text(frame)[1] if innermost else None)
+            elif innermost:
+                stage = _text(frame)[1] or place.by_code
+            else:
+                stage = place.by_code or _text(frame)[1]
         if not place.library:
             if not called:
-                match = re.match(r"[\w.]+(?=\()", place.expression)
+                match = re.match(r"[\w.]+(?=\()", _text(frame)[0])
                 called = match.group() if match else place.call
-            return Seen(stage or default, called, f"{os.path.basename(frame.code.co_filename)}:{frame.line}")
+            return Seen(stage or default, called, place.at)
         if not place.passes_on:
             called = place.call
         innermost = False
@@ -232,11 +262,13 @@ def look(frames: list[Frame], default: str) -> Seen:
 class Sampler:
     """Looks at one thread while it makes batches.
 
-    `phase` is what that thread is at: empty where there is nothing to look at.
+    `phase` is what that thread is at: empty where there is nothing to look at. Where several processes do the same, each
+    looks so much less often.
     """
 
-    def __init__(self, thread: int) -> None:
+    def __init__(self, thread: int, alike: int = 1) -> None:
         self.thread = thread
+        self.alike = max(alike, 1)
         self.phase = ""
         self.seen: Counter[tuple[str, str, str, str]] = Counter()
         self.recent: list[str] = []
@@ -265,7 +297,8 @@ class Sampler:
         return seen
 
     def _loop(self) -> None:
-        interval, looks = _LEAST_INTERVAL_SECONDS, 0
+        least = min(_LEAST_INTERVAL_SECONDS * self.alike, _MOST_INTERVAL_SECONDS)
+        interval, looks = least, 0
         while True:
             slept = time.perf_counter_ns()
             # Uneven, so as not to meet every step at the same place.
@@ -273,7 +306,7 @@ class Sampler:
             phase = self.phase
             if not phase:
                 continue
-            began = time.thread_time_ns()
+            began = spent_nanos()
             try:
                 frames = snapshot(sys._current_frames().get(self.thread))
                 now = time.perf_counter_ns()
@@ -288,9 +321,9 @@ class Sampler:
             except Exception:  # noqa: BLE001
                 continue
             finally:
-                self._costs.append(time.thread_time_ns() - began)
+                self._costs.append(spent_nanos() - began)
                 self.spent_nanos += self._costs[-1]
             looks += 1
-            if looks >= _QUICK_LOOKS:
+            if looks * self.alike >= _QUICK_LOOKS:
                 usual = sorted(self._costs)[len(self._costs) // 2] / 1e9
-                interval = min(max(_LEAST_INTERVAL_SECONDS, _SHARE * usual), _MOST_INTERVAL_SECONDS)
+                interval = min(max(least, _SHARE * usual), _MOST_INTERVAL_SECONDS)

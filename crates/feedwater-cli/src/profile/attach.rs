@@ -93,14 +93,41 @@ fn read(record: &Path, log: &Path) -> Result<Record, String> {
     Ok(record)
 }
 
-/// Waits for a command through Ctrl-C: it is the command's to answer, and there is something to be said after it.
-fn patiently(child: &mut Command) -> std::io::Result<ExitStatus> {
-    #[cfg(unix)]
-    let _deaf = {
-        let heard = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-        signal_hook::flag::register(signal_hook::consts::SIGINT, heard)?
+/// Waits for a command through Ctrl-C, which is the command's to answer, and there is something to be said after it. A
+/// terminal sends that to both; what asks a process to end asks us alone, and is passed on.
+#[cfg(unix)]
+fn patiently(command: &mut Command) -> std::io::Result<ExitStatus> {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
     };
-    child.status()
+
+    use rustix::process::{Pid, Signal, kill_process};
+    use signal_hook::{
+        consts::{SIGHUP, SIGINT, SIGTERM},
+        flag,
+    };
+    let asked = Arc::new(AtomicBool::new(false));
+    flag::register(SIGINT, Arc::default())?;
+    for signal in [SIGHUP, SIGTERM] {
+        flag::register(signal, Arc::clone(&asked))?;
+    }
+    let mut child = command.spawn()?;
+    let pid = Pid::from_child(&child);
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if asked.swap(false, Ordering::Relaxed) {
+            kill_process(pid, Signal::TERM)?;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+#[cfg(not(unix))]
+fn patiently(command: &mut Command) -> std::io::Result<ExitStatus> {
+    command.status()
 }
 
 /// An exit code as a shell tells it.

@@ -162,6 +162,9 @@ pub struct Settings {
     pub padding: Option<String>,
     /// Whether batches lie in pinned memory.
     pub pinned: Option<bool>,
+    /// Whether workers stay for the next epoch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub persistent_workers: Option<bool>,
     /// Whether long clips are cut.
     pub chunked: Option<bool>,
     /// The longest clip, in seconds, and how many exceed 30.

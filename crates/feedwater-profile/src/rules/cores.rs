@@ -25,8 +25,12 @@ pub(super) fn find(facts: &Facts<'_>) -> Option<Finding> {
     finding
         .evidence
         .push(format!("workers stood ready without a core for {:.0} % of their time", 100.0 * share));
-    let plural = if threads == 1 { "" } else { "s" };
-    finding.evidence.push(format!("{threads} thread{plural} on {cores} usable cores"));
+    finding.evidence.extend(facts.dearest_call());
+    finding.evidence.push(match threads {
+        0 => format!("the training loop makes its batches itself, on {cores} usable cores"),
+        1 => format!("1 thread on {cores} usable cores"),
+        _ => format!("{threads} threads on {cores} usable cores"),
+    });
     if let Some(quota) = facts.record.run.host.quota_cores {
         finding.evidence.push(format!("the container may use {quota:.1} cores"));
     }

@@ -10,8 +10,10 @@ mod copy;
 mod cores;
 mod decode;
 mod disk;
+mod epochs;
 mod first_batch;
 mod gil;
+mod handover;
 mod input;
 mod long_clips;
 mod padding;
@@ -42,10 +44,12 @@ pub const ALL: &[Rule] = &[
     tokenize::find,
     collate::find,
     gil::find,
+    handover::find,
     copy::find,
     compute_bound::find,
     cores::find,
     bursty::find,
+    epochs::find,
     threads::find,
     queue::find,
     padding::find,
@@ -114,6 +118,15 @@ impl Facts<'_> {
         Some(format!("{} in {}: {share:.0} % of it", dearest.call, dearest.at))
     }
 
+    /// Where in the user's own code most of the time goes, whatever it is.
+    fn dearest_call(&self) -> Option<String> {
+        let calls = &self.record.calls;
+        let all: u64 = calls.iter().map(|call| call.nanos).sum();
+        let dearest = calls.iter().max_by_key(|call| call.nanos)?;
+        let share = 100.0 * dearest.nanos as f64 / all.max(1) as f64;
+        Some(format!("most of the work: {} in {}, {share:.0} % of it", dearest.call, dearest.at))
+    }
+
     /// The workers' time a batch, in some stages and in all.
     fn work(&self, stages: &[&str]) -> (f64, f64) {
         let (mut some, mut all) = (0.0, 0.0);
@@ -160,7 +173,7 @@ impl Facts<'_> {
         let (what, setting) = match self.record.run.settings.task.as_deref() {
             Some("text") => ("tokenize once, train from the ids", "by hand: save the ids of each document"),
             _ => (
-                "make features once, train from them",
+                "make features once, train from them (augment after, or it is frozen)",
                 "by hand: save each clip's features as .npy, train on those",
             ),
         };

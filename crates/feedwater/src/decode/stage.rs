@@ -12,7 +12,7 @@ use crate::{
 /// How sound is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Audio {
-    rate: Option<u32>,
+    pub(crate) rate: Option<u32>,
 }
 
 impl Audio {

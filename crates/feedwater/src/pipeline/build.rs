@@ -96,6 +96,8 @@ pub struct Builder {
     chunk: Option<Chunk>,
     tokenizer: Option<Arc<Tokenize>>,
     log_mel: Option<LogMel>,
+    /// What `decode` gives, where it is one rate for all.
+    rate: Option<u32>,
     /// What the samples must bring along, as far as it is known: behind a stage of somebody else's it is not.
     needs: Vec<Need>,
     opaque: bool,
@@ -130,6 +132,7 @@ impl Pipeline {
             chunk: None,
             tokenizer: None,
             log_mel: None,
+            rate: None,
             needs: Vec::new(),
             opaque: false,
             batch: Batch::of(1),
@@ -154,10 +157,20 @@ impl Builder {
     /// Decodes sound (`Audio::mono(16_000)`) or arrays (`Npy`).
     pub fn decode(mut self, decode: impl Into<Decode>) -> Self {
         let decode = decode.into();
-        self.need(match decode {
-            Decode::Audio(_) => Need::Sound,
+        if self.log_mel.is_some() {
+            return self.wrong(Error::config_hint(
+                "`log_mel` stands before `decode`",
+                "stages run in the order they are written: `.decode(…).log_mel(…)`",
+            ));
+        }
+        let need = match &decode {
+            Decode::Audio(audio) => {
+                self.rate = audio.rate;
+                Need::Sound
+            }
             Decode::Npy => Need::Array,
-        });
+        };
+        self.need(need);
         match decode::DecodeStage::new(decode) {
             Ok(stage) => self.push(stage),
             Err(error) => self.wrong(error),
@@ -190,6 +203,12 @@ impl Builder {
 
     /// Sound to log-mel features.
     pub fn log_mel(mut self, log_mel: LogMel) -> Self {
+        if let Some(rate) = self.rate.filter(|rate| *rate != LogMel::RATE) {
+            return self.wrong(Error::config_hint(
+                format!("`log_mel` takes {} samples a second, and `decode` gives {rate}", LogMel::RATE),
+                "`.decode(Audio::mono(16_000)).log_mel(…)`",
+            ));
+        }
         self.log_mel = Some(log_mel.clone());
         self.need(Need::SoundForLogMel);
         match log_mel.build() {
@@ -206,6 +225,12 @@ impl Builder {
 
     /// Text to token ids.
     pub fn tokenize(mut self, tokenize: Tokenize) -> Self {
+        if self.tokenizer.is_some() {
+            return self.wrong(Error::config_hint(
+                "`tokenize` stands there twice",
+                "one of them is enough; `map` can make other fields",
+            ));
+        }
         // Beside sound or features, text is what the model is to say; alone, it is what the model reads.
         let decodes = self.steps.iter().any(|stage| stage.name() == "decode");
         let default = if decodes { field::LABELS } else { field::INPUT_IDS };

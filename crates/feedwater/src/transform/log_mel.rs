@@ -53,6 +53,8 @@ impl LogMel {
         self.samples().map(|samples| samples / HOP)
     }
 
+    /// Samples a second that it takes.
+    pub const RATE: u32 = RATE;
     /// Frames in a second.
     pub const FRAMES_PER_SECOND: f64 = RATE as f64 / HOP as f64;
 
