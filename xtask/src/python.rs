@@ -101,7 +101,11 @@ pub(crate) fn test(filters: &[String]) -> Result {
     shell(from(&tests).args(["-m", "mypy.stubtest", "feedwater._core"]))?;
 
     step("the Python package's tests");
-    shell(from(&tests).args(["-m", "pytest"]).args(filters))
+    // What the native trainer is compared with PyTorch by.
+    let targets = ["--workspace", "--bin", "feedwater", "--example", "compute"];
+    shell(command(env!("CARGO")).args(["build", "--release", "--quiet"]).args(targets))?;
+    let built = target().join("release");
+    shell(from(&tests).args(["-m", "pytest"]).args(filters).env("FEEDWATER_BUILT", built))
 }
 
 /// Makes the stub of the extension anew and compares it with the one in the tree.

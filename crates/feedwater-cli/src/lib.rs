@@ -41,6 +41,12 @@ enum Command {
     Advise(commands::advise::Options),
     /// Show what this machine and the run on it are doing, live
     Monitor(commands::monitor::Options),
+    /// Make data, see an accelerator starve and stop starving, train a model, hear it transcribe
+    #[cfg(feature = "train")]
+    Quickstart(commands::quickstart::Options),
+    /// Write down what is said in sound files, by a model that was trained
+    #[cfg(feature = "train")]
+    Transcribe(commands::transcribe::Options),
     /// Train a model on this machine, without Python
     #[cfg(feature = "train")]
     Train(commands::train::Options),
@@ -67,6 +73,10 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Monitor(options) => commands::monitor::run(&options),
         #[cfg(feature = "train")]
         Command::Train(options) => commands::train::run(&options),
+        #[cfg(feature = "train")]
+        Command::Quickstart(options) => commands::quickstart::run(&options),
+        #[cfg(feature = "train")]
+        Command::Transcribe(options) => commands::transcribe::run(&options),
     };
     done.unwrap_or_else(|error| {
         eprintln!("{}", told(&error));

@@ -16,6 +16,7 @@ pub mod optimizer;
 pub mod recipes;
 pub mod split;
 pub mod trainer;
+pub mod transcriber;
 pub mod vocabulary;
 pub mod weights;
 

@@ -22,6 +22,13 @@ impl ErrorRate {
     }
 }
 
+impl std::ops::AddAssign for ErrorRate {
+    fn add_assign(&mut self, more: Self) {
+        self.errors += more.errors;
+        self.of += more.of;
+    }
+}
+
 /// Word error rate: words are what blanks separate.
 pub fn wer<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> ErrorRate {
     let mut rate = ErrorRate::default();

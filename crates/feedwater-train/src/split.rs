@@ -29,6 +29,39 @@ pub fn hold_out(source: Box<dyn Source>, every: u64) -> (Part, Part) {
     (Part { whole: Arc::clone(&whole), indices: kept }, Part { whole, indices: held })
 }
 
+/// One sample of a dataset, by itself.
+pub fn only(source: &dyn Source, index: u64) -> Box<dyn Source> {
+    Box::new(One { kind: source.kind(), key: source.key(index), sample: source.sample(index) })
+}
+
+struct One {
+    kind: Kind,
+    key: String,
+    sample: Result<Sample, Fault>,
+}
+
+impl Source for One {
+    fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    fn len(&self) -> u64 {
+        1
+    }
+
+    fn fingerprint(&self) -> u128 {
+        xxh3_128(self.key.as_bytes())
+    }
+
+    fn key(&self, _: u64) -> String {
+        self.key.clone()
+    }
+
+    fn sample(&self, _: u64) -> Result<Sample, Fault> {
+        self.sample.clone()
+    }
+}
+
 impl Source for Part {
     fn kind(&self) -> Kind {
         self.whole.kind()

@@ -7,8 +7,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use feedwater::{Batch, Pad, Pipeline, ReadyBatch, State};
-use feedwater_profile::record::{Recorder, Run, Step};
+use feedwater::{Batch, Pad, Pipeline, ReadyBatch, State, Threads};
+use feedwater_profile::{
+    Record,
+    record::{self, Recorder, Run, Step},
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -16,7 +19,7 @@ use crate::{
     checkpoint::{Checkpoint, Checkpoints, Progress},
     metrics::{ErrorRate, cer, wer},
     optimizer::{AdamW, Optimizer, Schedule},
-    recipes::Recipe,
+    recipes::{Learns, Recipe},
     weights::Weights,
 };
 
@@ -49,6 +52,8 @@ pub struct Settings {
     pub patience: Option<u32>,
     /// Windows of so many batches are sorted by length.
     pub buckets: u64,
+    /// Threads that make batches; as many as there are cores, unless given. What is learned does not depend on it.
+    pub threads: Option<usize>,
 }
 
 impl Default for Settings {
@@ -67,6 +72,7 @@ impl Default for Settings {
             checkpoint_every: 100,
             patience: None,
             buckets: 8,
+            threads: None,
         }
     }
 }
@@ -96,6 +102,8 @@ pub struct Took {
     pub wait_nanos: u64,
     /// Samples in it.
     pub rows: u64,
+    /// What the threads that make batches computed since the step before.
+    pub loader_nanos: u64,
 }
 
 /// How the model did on the samples that were held out.
@@ -105,10 +113,48 @@ pub struct Score {
     pub step: u64,
     /// The mean loss.
     pub loss: f64,
-    /// The character error rate.
-    pub cer: f64,
-    /// The word error rate.
-    pub wer: f64,
+    /// How many of its guesses are wrong.
+    pub wrong: Wrong,
+}
+
+/// How many guesses are wrong, as shares.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Wrong {
+    /// Of transcripts.
+    Texts {
+        /// The character error rate.
+        cer: f64,
+        /// The word error rate.
+        wer: f64,
+    },
+    /// Of classes.
+    Classes {
+        /// Samples whose class is wrong.
+        error: f64,
+    },
+    /// There is nothing to be wrong about but the loss.
+    Nothing,
+}
+
+impl Score {
+    fn recorded(&self) -> record::Score {
+        let named = |name: &str, value: f64| (name.to_owned(), value);
+        let shares = match self.wrong {
+            Wrong::Texts { cer, wer } => vec![named("cer", cer), named("wer", wer)],
+            Wrong::Classes { error } => vec![named("error", error)],
+            Wrong::Nothing => Vec::new(),
+        };
+        record::Score { steps: self.step, loss: Some(self.loss), shares: shares.into_iter().collect() }
+    }
+
+    /// What makes one score better than another: less of it.
+    pub fn judged(&self) -> f64 {
+        match self.wrong {
+            Wrong::Texts { cer, .. } => cer,
+            Wrong::Classes { error } => error,
+            Wrong::Nothing => self.loss,
+        }
+    }
 }
 
 /// What happened.
@@ -133,7 +179,7 @@ pub struct Summary {
     pub steps: u64,
     /// The last evaluation.
     pub last: Option<Score>,
-    /// The best, by character error rate.
+    /// The best, by what is wrong, and its step.
     pub best: Option<(f64, u64)>,
     /// Why it ended.
     pub ended: Ended,
@@ -141,6 +187,8 @@ pub struct Summary {
     pub model: Option<PathBuf>,
     /// The share of the time in which steps did not wait for batches.
     pub busy: f64,
+    /// How many cores' time making batches took, where the system says so.
+    pub loader_cores: f64,
 }
 
 /// Why a run ended.
@@ -157,11 +205,12 @@ pub enum Ended {
 /// The batches of a recipe's pipeline, as a run wants them.
 pub fn batches(builder: feedwater::Builder, settings: &Settings, training: bool) -> Result<Pipeline> {
     let batch = Batch::of(settings.batch_size).buckets(settings.buckets).pad(Pad::Longest);
-    Ok(builder.batch(batch).seed(settings.seed).shuffle(training).build()?)
+    let threads = settings.threads.map_or(Threads::Auto, Threads::Exactly);
+    Ok(builder.batch(batch).seed(settings.seed).shuffle(training).threads(threads).build()?)
 }
 
 /// A run.
-pub struct Trainer<'a, R> {
+pub struct Trainer<'a, R: ?Sized> {
     /// What is trained.
     pub recipe: &'a R,
     /// How.
@@ -174,7 +223,7 @@ pub struct Trainer<'a, R> {
     pub stop: &'a AtomicBool,
 }
 
-impl<R: Recipe> Trainer<'_, R> {
+impl<R: Recipe + ?Sized> Trainer<'_, R> {
     /// Trains from these weights, or from where the newest checkpoint is.
     ///
     /// # Panics
@@ -208,18 +257,10 @@ impl<R: Recipe> Trainer<'_, R> {
                 progress = checkpoint.progress;
             }
         }
-        let mut recorder =
-            self.record.as_ref().map(|(path, run)| Recorder::create(path, run)).transpose().map_err(
-                |error| {
-                    Error::config(
-                        format!("no record can be written: {error}"),
-                        "leave it out, or name another file",
-                    )
-                },
-            )?;
+        let mut recorder = self.recorder(progress.step)?;
 
         let (mut ended, mut last) = (Ended::Steps, None);
-        let (mut time, mut waited) = (Duration::ZERO, Duration::ZERO);
+        let (mut time, mut waited, mut loader) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
         let mut source = Source { epoch: feed.training.state().epoch(), reading: None };
         while progress.step < settings.max_steps {
             if self.stop.load(Ordering::Relaxed) {
@@ -231,6 +272,7 @@ impl<R: Recipe> Trainer<'_, R> {
             progress.step = took.step;
             time += Duration::from_nanos(took.nanos);
             waited += Duration::from_nanos(took.wait_nanos);
+            loader += Duration::from_nanos(took.loader_nanos);
             if let Some(Err(error)) = recorder.as_mut().map(|recorder| recorder.step(&step)) {
                 tell(Event::Warning(format!("the record ends here: {error}")));
                 recorder = None;
@@ -241,13 +283,18 @@ impl<R: Recipe> Trainer<'_, R> {
             let evaluate = at_end || progress.step.is_multiple_of(settings.evaluate_every.max(1));
             if evaluate && let Some(held_out) = &mut feed.held_out {
                 let score = self.evaluate(&weights, held_out, progress.step)?;
-                let better = progress.best.is_none_or(|(best, _)| score.cer < best);
+                let better = progress.best.is_none_or(|(best, _)| score.judged() < best);
                 progress.evaluations_since_best =
                     if better { 0 } else { progress.evaluations_since_best + 1 };
                 if better {
-                    progress.best = Some((score.cer, progress.step));
+                    progress.best = Some((score.judged(), progress.step));
                 }
                 last = Some(score);
+                if let Some(Err(error)) = recorder.as_mut().map(|recorder| recorder.score(&score.recorded()))
+                {
+                    tell(Event::Warning(format!("the record ends here: {error}")));
+                    recorder = None;
+                }
                 tell(Event::Evaluated(score, better));
                 if better {
                     self.save(&mut progress, &weights, &optimizer, &feed.training, tell);
@@ -281,8 +328,30 @@ impl<R: Recipe> Trainer<'_, R> {
             ended,
             model: model.is_dir().then_some(model),
             busy: 1.0 - waited.as_secs_f64() / time.as_secs_f64().max(1e-9),
+            loader_cores: loader.as_secs_f64() / time.as_secs_f64().max(1e-9),
         };
         Ok((weights, summary))
+    }
+
+    /// The record, with what an earlier part of the run wrote of its first steps.
+    fn recorder(&self, steps: u64) -> Result<Option<Recorder>> {
+        let Some((path, run)) = &self.record else { return Ok(None) };
+        let before = if steps > 0 { Record::open(path).ok() } else { None };
+        let begin = || -> feedwater_profile::Result<Recorder> {
+            let mut recorder = Recorder::create(path, run)?;
+            let Some(before) = before else { return Ok(recorder) };
+            let mut scores = before.scores.iter().filter(|score| score.steps <= steps).peekable();
+            for step in before.steps.iter().filter(|step| step.step < steps) {
+                recorder.step(step)?;
+                while let Some(score) = scores.next_if(|score| score.steps <= step.step + 1) {
+                    recorder.score(score)?;
+                }
+            }
+            Ok(recorder)
+        };
+        begin().map(Some).map_err(|error| {
+            Error::config(format!("no record can be written: {error}"), "leave it out, or name another file")
+        })
     }
 
     fn resume(&self, checkpoint: &Checkpoint, fresh: &Weights) -> Result<(Weights, Optimizer)> {
@@ -291,7 +360,7 @@ impl<R: Recipe> Trainer<'_, R> {
         let (kept, mut now) = (checkpoint.progress.settings.clone(), serde_json::to_value(self.settings));
         // How long it lasts and how often it is looked at may change; what it learns may not.
         if let Ok(now) = &mut now {
-            for name in ["max_steps", "evaluate_every", "checkpoint_every", "patience"] {
+            for name in ["max_steps", "evaluate_every", "checkpoint_every", "patience", "threads"] {
                 now[name] = kept[name].clone();
             }
             if let Some(changed) =
@@ -325,13 +394,14 @@ impl<R: Recipe> Trainer<'_, R> {
     ) -> Result<(Took, Step)> {
         let settings = self.settings;
         let began = Instant::now();
-        let (mut loss, mut rows, mut wait) = (0.0, 0, 0);
+        let (mut loss, mut rows, mut wait, mut loader_nanos) = (0.0, 0, 0, 0);
         let mut record = Step::default();
         let parts = settings.accumulation.max(1);
         for _ in 0..parts {
             let batch = source.next(pipeline)?;
             wait += batch.wait_nanos;
             rows += batch.rows() as u64;
+            loader_nanos += batch.input.cpu_nanos.unwrap_or_else(|| batch.input.total_work_nanos());
             let value = self.recipe.loss(weights, &batch)?;
             let mut gradients = value.backward();
             optimizer.add(weights.gradients(&mut gradients));
@@ -357,29 +427,39 @@ impl<R: Recipe> Trainer<'_, R> {
         record.optimizer_nanos = computed.elapsed().as_nanos() as u64;
         record.compute_nanos = nanos.saturating_sub(wait + record.optimizer_nanos);
         record.rows = rows;
-        Ok((Took { step: step + 1, loss, rate, norm, nanos, wait_nanos: wait, rows }, record))
+        record.loss = Some(loss);
+        Ok((Took { step: step + 1, loss, rate, norm, nanos, wait_nanos: wait, rows, loader_nanos }, record))
     }
 
     /// How the weights do on what was held out.
     pub fn evaluate(&self, weights: &Weights, held_out: &mut Pipeline, step: u64) -> Result<Score> {
         let still = weights.frozen();
         let (mut loss, mut count) = (0.0, 0_usize);
-        let (mut letters, mut words) = (ErrorRate::default(), ErrorRate::default());
+        let (mut letters, mut words, mut classes) =
+            (ErrorRate::default(), ErrorRate::default(), ErrorRate::default());
+        let learns = self.recipe.learns();
         for batch in held_out.epoch(0) {
             let batch = batch?;
             loss += self.recipe.loss(&still, &batch)?.into_scalar::<f64>() * batch.rows() as f64;
             count += batch.rows();
-            let pairs = self.recipe.transcribe(&still, &batch)?;
-            let pairs = || pairs.iter().map(|(right, heard)| (right.as_str(), heard.as_str()));
-            for (sum, more) in [(&mut letters, cer(pairs())), (&mut words, wer(pairs()))] {
-                sum.errors += more.errors;
-                sum.of += more.of;
+            if learns == Learns::Features {
+                continue;
+            }
+            let (right, guessed) = (self.recipe.right(&batch)?, self.recipe.guess(&still, &batch)?);
+            for (right, guessed) in right.iter().zip(&guessed) {
+                letters += cer([(right.as_str(), guessed.as_str())]);
+                words += wer([(right.as_str(), guessed.as_str())]);
+                classes += ErrorRate { errors: u64::from(right != guessed), of: 1 };
             }
         }
         // It has begun with the next epoch, which nobody will ask for.
         held_out.stop();
-        let loss = loss / count.max(1) as f64;
-        Ok(Score { step, loss, cer: letters.share(), wer: words.share() })
+        let wrong = match learns {
+            Learns::Texts => Wrong::Texts { cer: letters.share(), wer: words.share() },
+            Learns::Classes => Wrong::Classes { error: classes.share() },
+            Learns::Features => Wrong::Nothing,
+        };
+        Ok(Score { step, loss: loss / count.max(1) as f64, wrong })
     }
 
     /// A checkpoint that cannot be written does not end the run: the one before is still there.

@@ -9,7 +9,6 @@ use crate::{Error, Result};
 
 /// What stands between letters.
 pub const BLANK: u32 = 0;
-const UNKNOWN: u32 = 1;
 
 /// Letters, by the number of their class.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,24 +49,14 @@ impl Vocabulary {
     }
 
     fn json(&self) -> Value {
-        let special = [("<blank>", BLANK), ("<unknown>", UNKNOWN)];
-        let letters =
-            self.letters.iter().zip(2_u32..).map(|(letter, class)| (letter.to_string(), json!(class)));
-        let vocabulary: serde_json::Map<String, Value> =
-            special.map(|(name, class)| (name.to_owned(), json!(class))).into_iter().chain(letters).collect();
-        json!({
-            "version": "1.0",
-            "truncation": null,
-            "padding": null,
-            "added_tokens": [],
-            "normalizer": {"type": "Strip", "strip_left": true, "strip_right": true},
-            "pre_tokenizer": {
-                "type": "Split", "pattern": {"Regex": "[\\s\\S]"}, "behavior": "Isolated", "invert": false
-            },
-            "post_processor": null,
-            "decoder": {"type": "Fuse"},
-            "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unknown>"}
-        })
+        tokenizer(&self.letters, &["<blank>", "<unknown>"], "<unknown>", &[])
+    }
+
+    /// A `tokenizer.json` of these letters for a model that has tokens of its own, which come first.
+    pub(crate) fn with_tokens(&self, tokens: &[&str]) -> String {
+        let unknown = "<|unknown|>";
+        let first: Vec<&str> = tokens.iter().copied().chain([unknown]).collect();
+        format!("{:#}\n", tokenizer(&self.letters, &first, unknown, tokens))
     }
 
     /// As a tokenizer for a pipeline.
@@ -105,4 +94,32 @@ impl Vocabulary {
         let letters: Option<Vec<char>> = letters.into_iter().collect();
         Ok(Self { letters: letters.ok_or_else(|| wrong("a class has no letter"))? })
     }
+}
+
+/// Letters as a tokenizer, behind some tokens with names; of those, `special` are no text.
+fn tokenizer(letters: &[char], first: &[&str], unknown: &str, special: &[&str]) -> Value {
+    let names = first.iter().map(ToString::to_string).chain(letters.iter().map(ToString::to_string));
+    let vocabulary: serde_json::Map<String, Value> =
+        names.enumerate().map(|(id, name)| (name, json!(id))).collect();
+    let added: Vec<Value> = special
+        .iter()
+        .enumerate()
+        .map(|(id, name)| {
+            json!({"id": id, "content": name, "single_word": false, "lstrip": false, "rstrip": false,
+                   "normalized": false, "special": true})
+        })
+        .collect();
+    json!({
+        "version": "1.0",
+        "truncation": null,
+        "padding": null,
+        "added_tokens": added,
+        "normalizer": {"type": "Strip", "strip_left": true, "strip_right": true},
+        "pre_tokenizer": {
+            "type": "Split", "pattern": {"Regex": "[\\s\\S]"}, "behavior": "Isolated", "invert": false
+        },
+        "post_processor": null,
+        "decoder": {"type": "Fuse"},
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": unknown}
+    })
 }

@@ -20,6 +20,7 @@ pub struct Weights {
     shapes: Vec<Vec<usize>>,
     values: Vec<Tensor<1>>,
     places: HashMap<String, usize>,
+    fixed: Vec<usize>,
 }
 
 /// How a new weight begins.
@@ -48,7 +49,14 @@ impl Weights {
     /// None yet.
     pub fn new(device: &Device) -> Self {
         let (names, shapes, values) = (Vec::new(), Vec::new(), Vec::new());
-        Self { device: device.clone().autodiff(), names, shapes, values, places: HashMap::new() }
+        Self {
+            device: device.clone().autodiff(),
+            names,
+            shapes,
+            values,
+            places: HashMap::new(),
+            fixed: Vec::new(),
+        }
     }
 
     /// Those that are on the host.
@@ -69,6 +77,11 @@ impl Weights {
             Init::Normal(deviation) => (0..count).map(|_| normal(rng) as f32 * deviation).collect(),
         };
         self.insert(name.into(), shape.to_vec(), values);
+    }
+
+    /// Adds one with these numbers.
+    pub fn put(&mut self, name: &str, shape: &[usize], values: Vec<f32>) {
+        self.insert(name.to_owned(), shape.to_vec(), values);
     }
 
     fn insert(&mut self, name: String, shape: Vec<usize>, values: Vec<f32>) {
@@ -120,18 +133,21 @@ impl Weights {
         self.values[*place].clone().reshape(shape)
     }
 
-    /// The gradients of all of them, on the host, in order; zeros where none reached a weight.
+    /// The gradients of all of them, on the host, in order; zeros where none reached a weight, or none may.
     pub(crate) fn gradients(&self, gradients: &mut Gradients) -> Vec<Vec<f32>> {
-        let one = |value: &Tensor<1>| {
-            let found = value.grad_remove(gradients);
+        let one = |(place, value): (usize, &Tensor<1>)| {
+            let found = value.grad_remove(gradients).filter(|_| !self.fixed.contains(&place));
             found.map_or_else(|| vec![0.0; value.dims()[0]], on_host)
         };
-        self.values.iter().map(one).collect()
+        self.values.iter().enumerate().map(one).collect()
     }
 
     /// Changes all of them, each as numbers on the host.
     pub(crate) fn update(&mut self, mut change: impl FnMut(usize, &mut [f32])) {
         for (place, value) in self.values.iter_mut().enumerate() {
+            if self.fixed.contains(&place) {
+                continue;
+            }
             let empty = Tensor::empty([0], &self.device);
             let mut numbers = on_host(std::mem::replace(value, empty).inner());
             change(place, &mut numbers);
@@ -147,6 +163,7 @@ impl Weights {
             shapes: self.shapes.clone(),
             values: self.values.iter().map(|value| value.clone().inner()).collect(),
             places: self.places.clone(),
+            fixed: self.fixed.clone(),
         }
     }
 
@@ -159,6 +176,27 @@ impl Weights {
             values: on_host(value.clone().inner()),
         })
         .collect()
+    }
+
+    /// The same names in the same order, with other numbers; what is not among them stays, and what is not asked for is
+    /// left out.
+    #[must_use]
+    pub fn with(&self, others: Vec<Named>) -> Self {
+        let mut others: HashMap<String, Named> =
+            others.into_iter().map(|other| (other.name.clone(), other)).collect();
+        let mut weights = Self::new(&self.device);
+        for own in self.named() {
+            let other = others.remove(&own.name).filter(|other| other.shape == own.shape);
+            let Named { name, shape, values } = other.unwrap_or(own);
+            weights.insert(name, shape, values);
+        }
+        weights.fixed.clone_from(&self.fixed);
+        weights
+    }
+
+    /// Learning leaves this one as it is.
+    pub fn fix(&mut self, name: &str) {
+        self.fixed.push(self.places[name]);
     }
 
     /// Whether these are the same names with the same shapes; otherwise, what differs.

@@ -7,7 +7,10 @@ use burn_tensor::{
     Device, Tensor, TensorData,
     activation::{sigmoid, tanh},
 };
-use feedwater_train::ops::{Direction, ctc_greedy, ctc_loss, lstm};
+use feedwater_train::ops::{
+    Direction, Heads, attention, conv1d, cross_entropy, ctc_greedy, ctc_loss, embedding, gelu, layer_norm,
+    linear, lstm,
+};
 use proptest::prelude::*;
 
 fn device() -> Device {
@@ -147,4 +150,110 @@ fn repeats_and_blanks_are_left_out() {
     let logits = Tensor::<3>::from_data(TensorData::new(values, [1, classes.len(), 4]), &Device::flex());
     assert_eq!(ctc_greedy(logits.clone(), &[classes.len()]), [[1, 1, 2, 3]]);
     assert_eq!(ctc_greedy(logits, &[4]), [[1]]);
+}
+
+/// The gradients of the weighted sum of two results, of all leaves, are the same.
+fn same_gradients(ours: Tensor<1>, theirs: Tensor<1>, leaves: &[Tensor<1>], within: f32) {
+    let count = ours.dims()[0];
+    for (ours, theirs) in values(ours.clone()).into_iter().zip(values(theirs.clone())) {
+        assert!((ours - theirs).abs() < within, "{ours} and {theirs}");
+    }
+    let weigh = Tensor::<1>::from_data(TensorData::new(numbers(99, count), [count]), &device());
+    let mut one = (ours * weigh.clone()).sum().backward();
+    let mut other = (theirs * weigh).sum().backward();
+    for (place, leaf) in leaves.iter().enumerate() {
+        let (ours, theirs) = (leaf.grad_remove(&mut one).unwrap(), leaf.grad_remove(&mut other).unwrap());
+        for (ours, theirs) in values(ours).into_iter().zip(values(theirs)) {
+            assert!((ours - theirs).abs() < within, "leaf {place}: {ours} and {theirs}");
+        }
+    }
+}
+
+fn flat(seed: u64, count: usize) -> Tensor<1> {
+    leaf(seed, [count])
+}
+
+#[test]
+fn a_linear_layer_a_convolution_and_a_table_are_what_burn_makes_of_them() {
+    let (rows, inputs, outputs) = (7, 5, 4);
+    let (x, w, b) = (flat(1, rows * inputs), flat(2, outputs * inputs), flat(3, outputs));
+    let ours = linear(x.clone(), w.clone().reshape([outputs, inputs]), Some(b.clone()));
+    let theirs = x.clone().reshape([rows, inputs]).matmul(w.clone().reshape([outputs, inputs]).transpose())
+        + b.clone().reshape([1, outputs]);
+    same_gradients(ours, theirs.reshape([-1]), &[x, w, b], 1e-5);
+
+    for (frames, stride) in [(9, 1), (9, 2), (8, 2)] {
+        let (rows, channels, outputs, kernel) = (2, 3, 4, 5);
+        let (x, b) = (flat(4, rows * frames * channels), flat(6, outputs));
+        let w = flat(5, outputs * channels * kernel);
+        let shaped = || w.clone().reshape([outputs, channels, kernel]);
+        let ours = conv1d(x.clone().reshape([rows, frames, channels]), shaped(), b.clone(), stride);
+        let theirs = burn_tensor::module::conv1d(
+            x.clone().reshape([rows, frames, channels]).swap_dims(1, 2),
+            shaped(),
+            Some(b.clone()),
+            burn_tensor::ops::ConvOptions::new([stride], [kernel / 2], [1], 1),
+        );
+        same_gradients(ours.reshape([-1]), theirs.swap_dims(1, 2).reshape([-1]), &[x, w, b], 1e-5);
+    }
+
+    let (table, places) = (flat(7, 6 * 3), vec![5, 0, 0, 2]);
+    let ours = embedding(table.clone().reshape([6, 3]), places.clone());
+    let rows = places.iter().map(|place| {
+        let place = *place as usize;
+        table.clone().reshape([6, 3]).slice([place..place + 1, 0..3])
+    });
+    let theirs = Tensor::cat(rows.collect(), 0).reshape([-1]);
+    same_gradients(ours, theirs, &[table], 1e-6);
+}
+
+#[test]
+fn a_normalisation_and_gelu_are_what_burn_makes_of_them() {
+    let (rows, width) = (6, 11);
+    let (x, w, b) = (flat(1, rows * width), flat(2, width), flat(3, width));
+    let ours = layer_norm(x.clone(), w.clone(), b.clone());
+    let rowed = x.clone().reshape([rows, width]);
+    let centred = rowed.clone() - rowed.mean_dim(1);
+    let deviation = ((centred.clone() * centred.clone()).mean_dim(1) + 1e-5).sqrt();
+    let theirs = centred / deviation * w.clone().reshape([1, width]) + b.clone().reshape([1, width]);
+    same_gradients(ours, theirs.reshape([-1]), &[x, w, b], 1e-4);
+
+    let x = flat(4, 300);
+    same_gradients(gelu(x.clone() * 6.0), burn_tensor::activation::gelu(x.clone() * 6.0), &[x], 2e-5);
+}
+
+#[test]
+fn attention_is_what_burn_makes_of_it() {
+    for (queries, keys, causal) in [(70, 70, true), (5, 9, false), (1, 4, true), (130, 3, false)] {
+        let (rows, count, width) = (2, 2, 6);
+        let heads = Heads { count, queries, keys, causal };
+        let (q, k, v) =
+            (flat(1, rows * queries * width), flat(2, rows * keys * width), flat(3, rows * keys * width));
+        let ours = attention(q.clone(), k.clone(), v.clone(), heads, width);
+        let split = |x: &Tensor<1>, steps: usize| {
+            x.clone().reshape([rows, steps, count, width / count]).swap_dims(1, 2)
+        };
+        let mut scores =
+            split(&q, queries).matmul(split(&k, keys).swap_dims(2, 3)) / ((width / count) as f64).sqrt();
+        if causal {
+            let hidden: Vec<f32> = (0..queries * keys)
+                .map(|at| if at % keys > at / keys + keys - queries { -1e9 } else { 0.0 })
+                .collect();
+            scores =
+                scores + Tensor::<4>::from_data(TensorData::new(hidden, [1, 1, queries, keys]), &device());
+        }
+        let theirs = burn_tensor::activation::softmax(scores, 3).matmul(split(&v, keys)).swap_dims(1, 2);
+        same_gradients(ours, theirs.reshape([-1]), &[q, k, v], 2e-5);
+    }
+}
+
+#[test]
+fn a_cross_entropy_leaves_out_what_has_no_class() {
+    let (rows, classes) = (4, 5);
+    let x = flat(1, rows * classes);
+    let ours = cross_entropy(x.clone() * 3.0, classes, &[2, -100, 0, 4]);
+    let logs = burn_tensor::activation::log_softmax((x.clone() * 3.0).reshape([rows, classes]), 1);
+    let pick = |row: usize, class: usize| logs.clone().slice([row..row + 1, class..class + 1]).reshape([1]);
+    let theirs = (pick(0, 2) + pick(2, 0) + pick(3, 4)) * (-1.0 / 3.0);
+    same_gradients(ours, theirs, &[x], 1e-6);
 }

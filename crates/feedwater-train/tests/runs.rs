@@ -76,7 +76,7 @@ impl Place {
     /// Trains `steps`; stopped after `stop_after` of them.
     fn run(&self, name: &str, settings: &Settings, stop_after: u64) -> Result<Run, Error> {
         let open = || source::open(self.folder.path().join("data")).unwrap();
-        let recipe = CnnLstm::new(Vocabulary::of(&*open())?, 8, 6);
+        let recipe = CnnLstm::transcriber(Vocabulary::of(&*open())?, 8, 6);
         let stop = AtomicBool::new(false);
         let trainer = Trainer {
             recipe: &recipe,
@@ -86,8 +86,8 @@ impl Place {
             stop: &stop,
         };
         let feed = Feed {
-            training: batches(recipe.pipeline(open())?, settings, true)?,
-            held_out: Some(batches(recipe.pipeline(open())?, settings, false)?),
+            training: batches(recipe.pipeline(open(), true)?, settings, true)?,
+            held_out: Some(batches(recipe.pipeline(open(), true)?, settings, false)?),
         };
         let (mut losses, mut warnings) = (Vec::new(), Vec::new());
         let weights = recipe.weights(settings.seed, &Device::flex());

@@ -131,15 +131,16 @@ pub(crate) fn run(options: &Options) -> miette::Result<()> {
     }
 }
 
-/// A dataset with the usual settings, without a word.
-pub(crate) fn quietly(kind: &str, out: &Path) -> miette::Result<()> {
+/// A dataset with the usual settings but for these flags, without a word.
+pub(crate) fn quietly(kind: &str, out: &Path, flags: &[&str]) -> miette::Result<()> {
     #[derive(clap::Parser)]
     struct Line {
         #[command(flatten)]
         options: Options,
     }
     let line = [std::ffi::OsStr::new("generate"), kind.as_ref(), "--out".as_ref(), out.as_os_str()];
-    let Line { options } = clap::Parser::try_parse_from(line).into_diagnostic()?;
+    let flags = flags.iter().map(|flag| std::ffi::OsStr::new(*flag));
+    let Line { options } = clap::Parser::try_parse_from(line.into_iter().chain(flags)).into_diagnostic()?;
     match &options.what {
         What::Morse { settings, common } => {
             made(&Dataset::of("morse", settings, settings.flags(), settings.bytes()), common, |job| {

@@ -9,4 +9,8 @@ pub(crate) mod monitor;
 pub(crate) mod profile;
 pub(crate) mod report;
 #[cfg(feature = "train")]
+pub(crate) mod quickstart;
+#[cfg(feature = "train")]
 pub(crate) mod train;
+#[cfg(feature = "train")]
+pub(crate) mod transcribe;

@@ -154,7 +154,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
             Task::Npy => "npy",
             Task::Text => "text",
         };
-        super::generate::quietly(kind, &out)?;
+        super::generate::quietly(kind, &out, &[])?;
         (out, true)
     };
     let task = options.task.map_or_else(|| Task::of(&data), Ok)?;
@@ -173,6 +173,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         chunk: options.use_chunking,
         buckets: options.buckets,
         seed: options.seed,
+        plain: None,
         step_nanos: (options.step_ms * 1e6) as u64,
         step_rows: options.batch_size,
     };

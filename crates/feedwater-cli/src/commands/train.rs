@@ -1,32 +1,38 @@
 //! `feedwater train`: a model from a folder, on this machine, without Python.
 
-use std::{
-    path::PathBuf,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::path::{Path, PathBuf};
 
-use feedwater::source::{self, Source};
-use feedwater_profile::{machine, record};
+use feedwater::{
+    Value as Given, field,
+    source::{self, Source},
+};
 use feedwater_train::{
     Device,
-    checkpoint::Checkpoints,
-    optimizer::Schedule,
-    recipes::{Recipe, cnn_lstm::CnnLstm},
+    optimizer::{AdamW, Schedule},
+    recipes::{
+        Recipe,
+        cnn_lstm::{CnnLstm, Task},
+        fitting,
+        whisper::{SIZES, Whisper},
+    },
     split,
-    trainer::{Ended, Feed, Settings, Summary, Trainer, batches},
+    trainer::{Ended, Settings, Summary},
     vocabulary::Vocabulary,
+    weights::{Weights, read_safetensors},
 };
 use miette::miette;
 use serde_json::{Value, json};
 
 use super::report::print;
-use crate::train::{Progress, interrupted};
+use crate::train::{Job, interrupted, told, wrong_in_words};
 
 const EXAMPLES: &str = "\
 Examples:
   feedwater train cnn-lstm --data-dir data/morse --output-dir runs/morse
   feedwater train cnn-lstm --data-dir data/morse --output-dir runs/morse --resume
-  feedwater train cnn-lstm --data-dir data/morse --max-steps 2000 --learning-rate 2e-3
+  feedwater train cnn-lstm --data-dir data/npy --encoder-epochs 2 --num-epochs 5
+  feedwater train whisper --data-dir data/morse --model whisper-tiny --output-dir runs/whisper
+  feedwater train whisper --data-dir data/morse --model-size tiny --max-seconds 12
 
 One sample in twenty is held out, to see how the model does on what it never saw,
 unless --eval-data names others. Ctrl-C ends the run after a checkpoint; --resume
@@ -46,22 +52,77 @@ pub(crate) struct Options {
 
 #[derive(Debug, clap::Subcommand)]
 enum RecipeOptions {
-    /// Convolutions and an LSTM with a CTC head: transcribes
+    /// Convolutions and an LSTM: transcribes sound with a CTC head, or classifies arrays
     #[command(after_help = EXAMPLES)]
     CnnLstm(CnnLstmOptions),
+    /// Whisper, new or from a folder in Hugging Face's format, and saved in it
+    #[command(after_help = EXAMPLES)]
+    Whisper(WhisperOptions),
 }
 
 #[derive(Debug, clap::Args)]
 struct CnnLstmOptions {
-    /// A dataset with sound and texts
+    #[command(flatten)]
+    common: Common,
+    /// What to learn; by what the samples are, unless given
+    #[arg(long, value_enum)]
+    task: Option<WhichTask>,
+    /// Channels of the convolutions
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    channels: u16,
+    /// Width of the recurrent layer
+    #[arg(long, default_value_t = 96, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    hidden: u16,
+    /// Times through the data before there is a classifier, in which hidden parts are guessed
+    #[arg(long, alias = "encoder_epochs", default_value_t = 2.0)]
+    encoder_epochs: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum WhichTask {
+    /// Sound to text
+    Transcribe,
+    /// Arrays to one of some classes
+    Classify,
+}
+
+#[derive(Debug, clap::Args)]
+struct WhisperOptions {
+    #[command(flatten)]
+    common: Common,
+    /// Size of a new model, where there is no --model
+    #[arg(long, alias = "model_size", default_value = "tiny",
+          value_parser = clap::builder::PossibleValuesParser::new(SIZES.map(|(name, ..)| name)))]
+    model_size: String,
+    /// A new model's tokenizer.json; the letters of the data unless given
+    #[arg(long, value_name = "FILE")]
+    tokenizer: Option<PathBuf>,
+    /// Length of the clips that a new model hears
+    #[arg(long, alias = "max_seconds", default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..=30))]
+    max_seconds: u16,
+    /// Language of the texts, for a model of several: `en`
+    #[arg(long)]
+    language: Option<String>,
+    /// Cut clips that are longer, by the times of their words
+    #[arg(long, alias = "use_chunking")]
+    use_chunking: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
+struct Common {
+    /// A dataset: `feedwater inspect` says what it is
     #[arg(long, alias = "data_dir", value_name = "DIR")]
     data_dir: PathBuf,
-    /// Where checkpoints, the record and the model go
-    #[arg(long, alias = "output_dir", value_name = "DIR", default_value = "runs/cnn-lstm")]
-    output_dir: PathBuf,
+    /// Where checkpoints, the record and the model go [default: runs/RECIPE]
+    #[arg(long, alias = "output_dir", value_name = "DIR")]
+    output_dir: Option<PathBuf>,
     /// Samples that the model is tried on, instead of some of --data-dir
     #[arg(long, alias = "eval_data", value_name = "DIR")]
     eval_data: Option<PathBuf>,
+    /// A folder with a model to begin with
+    #[arg(long, alias = "model_dir", alias = "model_name_or_path", value_name = "DIR")]
+    model: Option<PathBuf>,
     /// Samples of a micro-batch
     #[arg(long, alias = "batch_size", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=4096))]
     batch_size: u64,
@@ -72,17 +133,23 @@ struct CnnLstmOptions {
     #[arg(long, alias = "max_steps", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max_steps: Option<u64>,
     /// Times through the data, where --max-steps is not given
-    #[arg(long, alias = "num_epochs", default_value_t = 10.0)]
+    #[arg(long, alias = "num_epochs", alias = "epochs", default_value_t = 10.0)]
     num_epochs: f64,
-    /// The highest rate
-    #[arg(long, alias = "learning_rate", default_value_t = 3e-3)]
-    learning_rate: f64,
+    /// The highest rate [default: 3e-3 for cnn-lstm, 1e-4 for whisper]
+    #[arg(long, alias = "learning_rate", alias = "lr")]
+    learning_rate: Option<f64>,
     /// Steps in which the rate rises
     #[arg(long, alias = "warmup_steps", default_value_t = 50)]
     warmup_steps: u64,
     /// How the rate falls
     #[arg(long, alias = "lr_scheduler_type", value_enum, default_value_t = Falls::Cosine)]
     lr_scheduler_type: Falls,
+    /// The share of a weight that each step takes away, times the rate
+    #[arg(long, alias = "weight_decay", default_value_t = 0.01)]
+    weight_decay: f64,
+    /// The longest that a step's gradient may be; 0: any
+    #[arg(long, alias = "max_grad_norm", default_value_t = 1.0)]
+    max_grad_norm: f64,
     /// Steps between evaluations
     #[arg(long, alias = "eval_steps", default_value_t = 100)]
     eval_steps: u64,
@@ -92,12 +159,24 @@ struct CnnLstmOptions {
     /// Evaluations without a better one that end the run
     #[arg(long, alias = "early_stopping_patience", value_name = "N")]
     early_stopping_patience: Option<u32>,
-    /// Channels of the convolutions
-    #[arg(long, default_value_t = 64)]
-    channels: usize,
-    /// Width of the recurrent layer
-    #[arg(long, default_value_t = 96)]
-    hidden: usize,
+    /// Threads that make batches; as many as there are cores unless given
+    #[arg(
+        long,
+        alias = "dataloader_num_workers",
+        alias = "num_workers",
+        alias = "dataloader-num-workers",
+        value_name = "N"
+    )]
+    threads: Option<u16>,
+    /// Numbers to compute with
+    #[arg(long, value_enum, default_value_t = Precision::F32)]
+    precision: Precision,
+    /// The same as --precision bf16
+    #[arg(long)]
+    bf16: bool,
+    /// The same as --precision f16
+    #[arg(long)]
+    fp16: bool,
     /// Where all random numbers come from
     #[arg(long, default_value_t = 7)]
     seed: u64,
@@ -116,105 +195,239 @@ enum Falls {
     Cosine,
 }
 
-/// A run.
-struct Job {
-    recipe: CnnLstm,
-    settings: Settings,
-    training: Box<dyn Source>,
-    held_out: Box<dyn Source>,
-    folder: PathBuf,
-    resume: bool,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Precision {
+    #[value(alias = "fp32")]
+    F32,
+    Bf16,
+    #[value(alias = "fp16")]
+    F16,
 }
 
-impl Job {
-    /// Trains, and shows how it goes on. How it ended, and how many seconds it took.
-    fn run(self) -> miette::Result<(Summary, f64)> {
-        let told = |error: feedwater_train::Error| miette!("{error}");
-        let Self { recipe, settings, training, held_out, folder, resume } = self;
-        std::fs::create_dir_all(&folder)
-            .map_err(|error| miette!("cannot make `{}`: {error}", folder.display()))?;
-        let feed = Feed {
-            training: batches(recipe.pipeline(training).map_err(told)?, &settings, true).map_err(told)?,
-            held_out: Some(
-                batches(recipe.pipeline(held_out).map_err(told)?, &settings, false).map_err(told)?,
-            ),
-        };
-        let stop = interrupted()?;
-        let device = Device::flex();
-        let run = record::Run {
-            name: format!("train {}", recipe.name()),
-            writer: format!("feedwater {}", env!("CARGO_PKG_VERSION")),
-            started_unix_seconds: SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .map_or(0, |since| since.as_secs()),
-            clock: "host".to_owned(),
-            planned_steps: Some(settings.max_steps),
-            host: machine::host(),
-            settings: record::Settings {
-                loader: "feedwater".to_owned(),
-                batch_size: Some(settings.batch_size),
-                ..record::Settings::default()
-            },
-            ..record::Run::default()
-        };
-        let trainer = Trainer {
-            recipe: &recipe,
-            settings: &settings,
-            checkpoints: Checkpoints::new(folder.join("checkpoints")),
-            record: Some((folder.join("record.jsonl"), run)),
-            stop: &stop,
-        };
-        let mut progress = Progress::new(settings.max_steps);
-        let weights = recipe.weights(settings.seed, &device);
-        let done = trainer.run(weights, feed, resume, &mut |event| progress.tell(&event));
-        let seconds = progress.finish().as_secs_f64();
-        let (_, summary) = done.map_err(told)?;
-        Ok((summary, seconds))
+/// The data of a run.
+struct Data {
+    whole: Box<dyn Source>,
+    tried: Option<Box<dyn Source>>,
+}
+
+impl Common {
+    fn folder(&self, recipe: &str) -> PathBuf {
+        self.output_dir.clone().unwrap_or_else(|| Path::new("runs").join(recipe))
     }
+
+    fn data(&self) -> miette::Result<Data> {
+        let open = |path: &PathBuf| source::open(path).map_err(|error| miette!("{error}"));
+        Ok(Data { whole: open(&self.data_dir)?, tried: self.eval_data.as_ref().map(open).transpose()? })
+    }
+
+    /// What is done with a wish that this device does not do fast: one line, and the run goes on.
+    fn precision(&self) {
+        let wish = match (self.precision, self.bf16, self.fp16) {
+            (Precision::Bf16, ..) | (_, true, _) => "bf16",
+            (Precision::F16, ..) | (_, _, true) => "f16",
+            _ => return,
+        };
+        eprintln!("precision {wish} is slower than f32 on this device, the CPU: the run is in f32");
+    }
+
+    fn settings(&self, samples: u64, epochs: f64, learning_rate: f64) -> Settings {
+        let a_step = self.batch_size * u64::from(self.gradient_accumulation_steps);
+        let an_epoch = samples.div_ceil(a_step).max(1);
+        Settings {
+            batch_size: self.batch_size,
+            accumulation: self.gradient_accumulation_steps,
+            max_steps: self.max_steps.unwrap_or((an_epoch as f64 * epochs).ceil().max(1.0) as u64),
+            learning_rate: self.learning_rate.unwrap_or(learning_rate),
+            warm_up: self.warmup_steps,
+            schedule: match self.lr_scheduler_type {
+                Falls::Constant => Schedule::Constant,
+                Falls::Linear => Schedule::Linear,
+                Falls::Cosine => Schedule::Cosine,
+            },
+            adamw: AdamW { weight_decay: self.weight_decay, ..AdamW::default() },
+            clip: (self.max_grad_norm > 0.0).then_some(self.max_grad_norm),
+            seed: self.seed,
+            evaluate_every: self.eval_steps,
+            checkpoint_every: self.save_steps,
+            patience: self.early_stopping_patience,
+            threads: self.threads.map(usize::from).filter(|threads| *threads > 0),
+            ..Settings::default()
+        }
+    }
+
+    /// Trains, and says how it went.
+    fn train(
+        &self,
+        recipe: &dyn Recipe,
+        weights: Weights,
+        data: Data,
+        stage: Stage<'_>,
+    ) -> miette::Result<Summary> {
+        let (training, held_out): (Box<dyn Source>, Box<dyn Source>) = if let Some(tried) = data.tried {
+            (data.whole, tried)
+        } else {
+            let (training, held_out) = split::hold_out(data.whole, 20);
+            (Box::new(training), Box::new(held_out))
+        };
+        let settings = self.settings(training.len(), stage.epochs, stage.learning_rate);
+        if !self.json {
+            let (samples, tried) = (training.len(), held_out.len());
+            eprintln!("data      {samples} samples to learn from, {tried} held out");
+            eprintln!(
+                "model     {} numbers to learn; one device, the CPU, is the model's and the data's",
+                weights.count()
+            );
+        }
+        let stop = interrupted()?;
+        let folder = stage.folder.to_owned();
+        let resume = self.resume;
+        let job = Job { recipe, settings, weights, training, held_out, folder, resume, stop: &stop };
+        let (summary, seconds) = job.run()?;
+        let said =
+            if self.json { as_json(&summary, seconds).to_string() } else { as_text(&summary, seconds) };
+        print(&said)?;
+        Ok(summary)
+    }
+}
+
+/// A part of a run: where it goes, how long it is, and its rate unless that is given.
+#[derive(Clone, Copy)]
+struct Stage<'a> {
+    folder: &'a Path,
+    epochs: f64,
+    learning_rate: f64,
 }
 
 pub(crate) fn run(options: &Options) -> miette::Result<u8> {
-    let RecipeOptions::CnnLstm(options) = &options.recipe;
-    let told = |error: feedwater_train::Error| miette!("{error}");
-    let open = |path: &PathBuf| source::open(path).map_err(|error| miette!("{error}"));
-    let whole = open(&options.data_dir)?;
-    let vocabulary = Vocabulary::of(&*whole).map_err(told)?;
-    let (training, held_out): (Box<dyn Source>, Box<dyn Source>) = if let Some(path) = &options.eval_data {
-        (whole, open(path)?)
-    } else {
-        let (training, held_out) = split::hold_out(whole, 20);
-        (Box::new(training), Box::new(held_out))
-    };
-    let a_step = options.batch_size * u64::from(options.gradient_accumulation_steps);
-    let an_epoch = training.len().div_ceil(a_step).max(1);
-    let settings = Settings {
-        batch_size: options.batch_size,
-        accumulation: options.gradient_accumulation_steps,
-        max_steps: options.max_steps.unwrap_or((an_epoch as f64 * options.num_epochs).ceil().max(1.0) as u64),
-        learning_rate: options.learning_rate,
-        warm_up: options.warmup_steps,
-        schedule: match options.lr_scheduler_type {
-            Falls::Constant => Schedule::Constant,
-            Falls::Linear => Schedule::Linear,
-            Falls::Cosine => Schedule::Cosine,
-        },
-        seed: options.seed,
-        evaluate_every: options.eval_steps,
-        checkpoint_every: options.save_steps,
-        patience: options.early_stopping_patience,
-        ..Settings::default()
-    };
-    let recipe = CnnLstm::new(vocabulary, options.channels, options.hidden);
-    let (samples, tried) = (training.len(), held_out.len());
-    if !options.json {
-        eprintln!("data      {samples} samples to learn from, {tried} held out");
+    match &options.recipe {
+        RecipeOptions::CnnLstm(options) => cnn_lstm(options),
+        RecipeOptions::Whisper(options) => whisper(options),
     }
-    let folder = options.output_dir.clone();
-    let (summary, seconds) =
-        Job { recipe, settings, training, held_out, folder, resume: options.resume }.run()?;
-    let said = if options.json { as_json(&summary, seconds).to_string() } else { as_text(&summary, seconds) };
-    print(&said)?;
-    Ok(0)
+    .map(|()| 0)
+}
+
+fn cnn_lstm(options: &CnnLstmOptions) -> miette::Result<()> {
+    let common = &options.common;
+    common.precision();
+    let data = common.data()?;
+    let (channels, hidden) = (usize::from(options.channels), usize::from(options.hidden));
+    let device = Device::flex();
+    let folder = common.folder("cnn-lstm");
+    let learning_rate = 3e-3;
+    let stage = Stage { folder: &folder, epochs: common.num_epochs, learning_rate };
+    let begin = |recipe: &CnnLstm| match &common.model {
+        Some(folder) => fitting(folder, &recipe.weights(common.seed, &device)).map_err(told),
+        None => Ok(recipe.weights(common.seed, &device)),
+    };
+    let columns = columns(&*data.whole)?;
+    let task =
+        options.task.unwrap_or(if columns.is_some() { WhichTask::Classify } else { WhichTask::Transcribe });
+    let Some(bins) = columns.filter(|_| task == WhichTask::Classify) else {
+        let recipe = match &common.model {
+            Some(folder) => CnnLstm::load(folder).map_err(told)?,
+            None => CnnLstm::transcriber(Vocabulary::of(&*data.whole).map_err(told)?, channels, hidden),
+        };
+        let weights = begin(&recipe)?;
+        return common.train(&recipe, weights, data, stage).map(drop);
+    };
+
+    let names = classes(&*data.whole)?;
+    let classifier = CnnLstm::of_arrays(bins, channels, hidden, Task::Classify(names));
+    let mut weights = begin(&classifier)?;
+    if options.encoder_epochs > 0.0 && common.model.is_none() {
+        let encoder = CnnLstm::of_arrays(bins, channels, hidden, Task::Reconstruct);
+        let folder = folder.join("encoder");
+        if !common.json {
+            eprintln!("encoder   learns to guess what is hidden; --encoder-epochs 0 leaves it out");
+        }
+        let stage = Stage { folder: &folder, epochs: options.encoder_epochs, learning_rate };
+        let summary = common.train(&encoder, encoder.weights(common.seed, &device), common.data()?, stage)?;
+        if summary.ended == Ended::Asked {
+            return Ok(());
+        }
+        let model = summary.model.ok_or_else(|| miette!("the encoder could not be saved"))?;
+        let learned = read_safetensors(&model.join("model.safetensors")).map_err(told)?;
+        weights = weights.with(learned);
+        if !common.json {
+            eprintln!("classifier");
+        }
+    }
+    common.train(&classifier, weights, data, stage).map(drop)
+}
+
+/// The columns of the arrays of a dataset; nothing where it has sound.
+fn columns(source: &dyn Source) -> miette::Result<Option<usize>> {
+    for index in 0..source.len().min(32) {
+        let Ok(sample) = source.sample(index) else { continue };
+        if sample.get(field::AUDIO).is_some() {
+            return Ok(None);
+        }
+        let Some(Given::Media(_)) = sample.get(field::FEATURES) else { continue };
+        // By way of the pipeline: it reads arrays wherever they are.
+        let mut first = feedwater::Pipeline::from_source(split::only(source, index))
+            .decode(feedwater::Npy)
+            .batch(feedwater::Batch::of(1))
+            .build()
+            .map_err(|error| miette!("{error}"))?;
+        let batch = first.epoch(0).next();
+        if let Some(Ok(batch)) = batch
+            && let Some([_, _, columns]) = batch.get(field::FEATURES).map(|tensor| tensor.shape.as_slice())
+        {
+            return Ok(Some(*columns));
+        }
+    }
+    Ok(None)
+}
+
+/// The names of the classes of a dataset.
+fn classes(source: &dyn Source) -> miette::Result<Vec<String>> {
+    if !source.classes().is_empty() {
+        return Ok(source.classes().to_vec());
+    }
+    let mut most = None;
+    for index in 0..source.len() {
+        if let Ok(sample) = source.sample(index)
+            && let Some(Given::Number(label)) = sample.get(field::LABELS)
+        {
+            most = most.max(Some(*label as u64));
+        }
+    }
+    let most = most.ok_or_else(|| {
+        miette!(
+            help = "a folder for each class, or a `label` in the metadata: `feedwater inspect` shows what is there",
+            "the samples have no labels to learn"
+        )
+    })?;
+    Ok((0..=most).map(|class| class.to_string()).collect())
+}
+
+fn whisper(options: &WhisperOptions) -> miette::Result<()> {
+    let common = &options.common;
+    common.precision();
+    let data = common.data()?;
+    let device = Device::flex();
+    let seconds = usize::from(options.max_seconds);
+    let mut recipe = match &common.model {
+        Some(folder) => Whisper::load(folder),
+        None => Whisper::new(&options.model_size, seconds, options.tokenizer.as_deref(), &|| {
+            Vocabulary::of(&*data.whole)
+        }),
+    }
+    .map_err(told)?;
+    if let Some(language) = &options.language {
+        recipe = recipe.language(language).map_err(told)?;
+    }
+    if options.use_chunking {
+        recipe = recipe.chunked();
+    }
+    let fresh = recipe.weights(common.seed, &device);
+    let weights = match &common.model {
+        Some(folder) => fitting(folder, &fresh).map_err(told)?,
+        None => fresh,
+    };
+    let folder = common.folder("whisper");
+    let stage = Stage { folder: &folder, epochs: common.num_epochs, learning_rate: 1e-4 };
+    common.train(&recipe, weights, data, stage).map(drop)
 }
 
 fn as_json(summary: &Summary, seconds: f64) -> Value {
@@ -223,9 +436,9 @@ fn as_json(summary: &Summary, seconds: f64) -> Value {
         "steps": summary.steps,
         "seconds": seconds,
         "busy": summary.busy,
-        "cer": summary.last.map(|score| score.cer),
-        "wer": summary.last.map(|score| score.wer),
-        "best_cer": summary.best.map(|(cer, _)| cer),
+        "loader_cores": summary.loader_cores,
+        "held_out": summary.last,
+        "best": summary.best.map(|(wrong, step)| json!({ "wrong": wrong, "step": step })),
         "model": summary.model,
         "ended": match summary.ended { Ended::Steps => "steps", Ended::Patience => "patience", Ended::Asked => "asked" },
     })
@@ -238,11 +451,13 @@ fn as_text(summary: &Summary, seconds: f64) -> String {
         Ended::Asked => ", stopped: --resume goes on",
     };
     let busy = 100.0 * summary.busy;
-    let mut lines =
-        vec![format!("trained   {} steps in {seconds:.0} s, busy {busy:.1} %{why}", summary.steps)];
-    if let Some(score) = summary.last {
-        let (letters, words) = (100.0 * score.cer, 100.0 * score.wer);
-        lines.push(format!("held out  {letters:.1} % of letters wrong, {words:.1} % of words"));
+    let mut lines = vec![format!(
+        "trained   {} steps in {seconds:.0} s, busy {busy:.1} %, the loader used {:.0} % of a core{why}",
+        summary.steps,
+        100.0 * summary.loader_cores
+    )];
+    if let Some(score) = &summary.last {
+        lines.push(format!("held out  loss {:.3}{}", score.loss, wrong_in_words(score)));
     }
     if let Some(model) = &summary.model {
         lines.push(format!("model     {}", model.display()));

@@ -18,7 +18,7 @@ const NOBODY: &str = "\
     host app [user]";
 
 /// Fields of a record. They are its form, whatever somebody is called.
-const FIELDS: &str = "\
+const FIELDS: &str = "cer error loss persistent_workers score scores shares steps wer \
     record version run step device end name writer started_unix_seconds clock planned_steps host devices \
     settings os cpu cores usable_cores quota_cores memory_bytes crowding fill nanos_per_mib disk index uuid simulated role \
     links loader task data threads batch_at_a_time prefetch batch_size dtype padding pinned chunked \

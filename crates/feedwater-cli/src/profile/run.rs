@@ -11,12 +11,12 @@ use std::{
 
 use feedwater_profile::{
     Record, Recorder,
-    record::{Device, Host, Run, Step},
+    record::{Device, Host, Input, Run, Step},
 };
 use indicatif::ProgressBar;
 use miette::miette;
 
-use super::setup::Setup;
+use super::setup::{GATE, Setup};
 
 /// What a run is told besides its setup.
 pub(crate) struct Job<'a> {
@@ -61,10 +61,13 @@ pub(crate) fn run(setup: &Setup, job: &Job<'_>) -> miette::Result<Record> {
     let mut number = 0;
     for epoch in 0.. {
         let before = number;
+        let gate = setup.plain.as_deref();
         let mut asked = Instant::now();
+        gate.inspect(|gate| gate.set(true));
         for batch in pipeline.epoch(epoch) {
             let batch = batch.map_err(|error| miette!("{error}"))?;
             let got = Instant::now();
+            gate.inspect(|gate| gate.set(false));
             let busy_nanos = setup.busy_nanos(batch.rows() as u64);
             if simulated {
                 busy(got + Duration::from_nanos(busy_nanos));
@@ -76,7 +79,7 @@ pub(crate) fn run(setup: &Setup, job: &Job<'_>) -> miette::Result<Record> {
                 // What a machine without a free core woke it late by is not work.
                 compute_nanos: if simulated { busy_nanos } else { 0 },
                 rows: batch.rows() as u64,
-                input: Some(batch.input.clone()),
+                input: Some(worked(&batch.input)),
                 ..Step::default()
             };
             drop(batch);
@@ -87,6 +90,8 @@ pub(crate) fn run(setup: &Setup, job: &Job<'_>) -> miette::Result<Record> {
             asked = next;
             number += 1;
             job.progress.set_position(number);
+            // Also at the end: the threads have to be able to leave.
+            gate.inspect(|gate| gate.set(true));
             if number == job.steps {
                 break;
             }
@@ -100,6 +105,15 @@ pub(crate) fn run(setup: &Setup, job: &Job<'_>) -> miette::Result<Record> {
     }
     recorder.end(measuring(&pipeline.report())).map_err(|error| miette!("{error}"))?;
     Record::open(job.record).map_err(|error| miette!("{error}"))
+}
+
+/// How a batch was made, without the time in which a plain loop waited for its turn.
+fn worked(input: &Input) -> Input {
+    let mut input = input.clone();
+    input.work_nanos.remove(GATE);
+    input.slowest.retain(|sample| sample.stage != GATE);
+    input.waited_for.take_if(|sample| sample.stage == GATE);
+    input
 }
 
 /// Until then, without using a core.

@@ -1,6 +1,9 @@
 //! What is run? A pipeline for a task, with settings that can be changed one at a time.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Condvar, Mutex, PoisonError},
+};
 
 use feedwater::{
     Audio, Batch, Builder, DType, LogMel, Noise, Npy, Pipeline, Policy, SpecAugment, Tokenize, Value, field,
@@ -51,6 +54,29 @@ impl Task {
     }
 }
 
+/// The name of the stage in which a plain loop waits for its turn.
+pub(crate) const GATE: &str = "turn";
+
+/// Lets a plain loop's batches be made, or not.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    open: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Gate {
+    /// Opens or closes it.
+    pub(crate) fn set(&self, open: bool) {
+        *self.open.lock().unwrap_or_else(PoisonError::into_inner) = open;
+        self.changed.notify_all();
+    }
+
+    fn pass(&self) {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.changed.wait_while(open, |open| !*open));
+    }
+}
+
 /// Steps whose samples are sorted by length among each other.
 const BUCKET_STEPS: u64 = 50;
 
@@ -69,6 +95,8 @@ pub(crate) struct Setup {
     pub(crate) chunk: bool,
     pub(crate) buckets: bool,
     pub(crate) seed: u64,
+    /// Nothing is made while the accelerator works, as in a loop that makes its batches itself.
+    pub(crate) plain: Option<Arc<Gate>>,
     /// How long the accelerator is busy with a batch of `step_rows`.
     pub(crate) step_nanos: u64,
     pub(crate) step_rows: u64,
@@ -89,6 +117,16 @@ impl Setup {
 
     fn builder(&self) -> miette::Result<Builder> {
         let open = Pipeline::open(&self.data).map_err(|error| miette!("{error}"))?;
+        let open = match &self.plain {
+            Some(gate) => {
+                let gate = Arc::clone(gate);
+                open.map(GATE, move |_, _| {
+                    gate.pass();
+                    Ok(())
+                })
+            }
+            None => open,
+        };
         let dtype = if self.half { DType::F16 } else { DType::F32 };
         let mut batch = Batch::of(self.batch_size).output(dtype);
         if self.buckets {
@@ -155,8 +193,8 @@ impl Setup {
             loader: "feedwater".to_owned(),
             task: Some(self.task.name().to_owned()),
             data: Some(self.data.display().to_string()),
-            threads: Some(self.threads),
-            prefetch: Some(self.prefetch),
+            threads: Some(if self.plain.is_some() { 0 } else { self.threads }),
+            prefetch: Some(if self.plain.is_some() { 0 } else { self.prefetch }),
             batch_size: Some(self.batch_size),
             dtype: Some(if self.half { "f16" } else { "f32" }.to_owned()),
             padding: Some(padding.to_owned()),

@@ -1,10 +1,87 @@
-//! What the commands that train have in common: how progress is shown, and how Ctrl-C ends a run.
+//! What the commands that train have in common: how a run is put together, how progress is shown, and how Ctrl-C ends it.
 
 mod progress;
 
-use std::sync::{Arc, atomic::AtomicBool};
+use std::{
+    path::PathBuf,
+    sync::{Arc, atomic::AtomicBool},
+    time::{SystemTime, UNIX_EPOCH},
+};
 
-pub(crate) use progress::Progress;
+use feedwater::{Policy, source::Source};
+use feedwater_profile::{machine, record};
+use feedwater_train::{
+    checkpoint::Checkpoints,
+    recipes::Recipe,
+    trainer::{Feed, Settings, Summary, Trainer, batches},
+    weights::Weights,
+};
+use miette::miette;
+
+pub(crate) use progress::{Progress, wrong_in_words};
+
+/// A run.
+pub(crate) struct Job<'a> {
+    pub(crate) recipe: &'a dyn Recipe,
+    pub(crate) settings: Settings,
+    /// To begin with.
+    pub(crate) weights: Weights,
+    pub(crate) training: Box<dyn Source>,
+    pub(crate) held_out: Box<dyn Source>,
+    pub(crate) folder: PathBuf,
+    pub(crate) resume: bool,
+    /// Set to end it after the step that it is at.
+    pub(crate) stop: &'a AtomicBool,
+}
+
+impl Job<'_> {
+    /// Trains, and shows how it goes on. How it ended, and how many seconds it took.
+    pub(crate) fn run(self) -> miette::Result<(Summary, f64)> {
+        let Self { recipe, settings, weights, training, held_out, folder, resume, stop } = self;
+        std::fs::create_dir_all(&folder)
+            .map_err(|error| miette!("cannot make `{}`: {error}", folder.display()))?;
+        let feed = |source: Box<dyn Source>, learn: bool| {
+            let policy = Policy::skip().quarantine(folder.join("quarantine.jsonl"));
+            let builder = recipe.pipeline(source, true).map_err(told)?.policy(policy);
+            batches(builder, &settings, learn).map_err(told)
+        };
+        let feed = Feed { training: feed(training, true)?, held_out: Some(feed(held_out, false)?) };
+        let run = record::Run {
+            name: format!("train {}", recipe.name()),
+            writer: format!("feedwater {}", env!("CARGO_PKG_VERSION")),
+            started_unix_seconds: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |since| since.as_secs()),
+            clock: "host".to_owned(),
+            planned_steps: Some(settings.max_steps),
+            host: machine::host(),
+            settings: record::Settings {
+                loader: "feedwater".to_owned(),
+                batch_size: Some(settings.batch_size),
+                ..record::Settings::default()
+            },
+            ..record::Run::default()
+        };
+        let trainer = Trainer {
+            recipe,
+            settings: &settings,
+            checkpoints: Checkpoints::new(folder.join("checkpoints")),
+            record: Some((folder.join("record.jsonl"), run)),
+            stop,
+        };
+        let mut progress = Progress::new(settings.max_steps);
+        let done = trainer.run(weights, feed, resume, &mut |event| progress.tell(&event));
+        let seconds = progress.finish().as_secs_f64();
+        let (_, summary) = done.map_err(told)?;
+        Ok((summary, seconds))
+    }
+}
+
+/// The trainer's errors as the command tells them.
+#[expect(clippy::needless_pass_by_value, reason = "it is what `map_err` gives")]
+pub(crate) fn told(error: feedwater_train::Error) -> miette::Report {
+    miette!("{error}")
+}
 
 /// Set by the first Ctrl-C: the run ends after the step that it is at. The second ends the program. Where there are no such
 /// signals, as on Windows, the first does; what the last checkpoint has is not lost.

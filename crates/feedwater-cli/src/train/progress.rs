@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use feedwater_train::trainer::{Event, Took};
+use feedwater_train::trainer::{Event, Score, Took, Wrong};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// Shows what a run does.
@@ -50,13 +50,8 @@ impl Progress {
             Event::Step(took) => self.step(*took),
             Event::Evaluated(score, better) => {
                 let star = if *better { ", the best so far" } else { "" };
-                self.line(&format!(
-                    "step {:<6} held out: loss {:.3}, {:.1} % of letters wrong, {:.1} % of words{star}",
-                    score.step,
-                    score.loss,
-                    100.0 * score.cer,
-                    100.0 * score.wer
-                ));
+                let wrong = wrong_in_words(score);
+                self.line(&format!("step {:<6} held out: loss {:.3}{wrong}{star}", score.step, score.loss));
             }
             Event::Saved(_) => {}
             Event::Warning(text) => self.line(&format!("warning: {text}")),
@@ -98,6 +93,17 @@ impl Progress {
     pub(crate) fn finish(&self) -> Duration {
         self.bar.finish_and_clear();
         self.began.elapsed()
+    }
+}
+
+/// What is wrong, behind a loss.
+pub(crate) fn wrong_in_words(score: &Score) -> String {
+    match score.wrong {
+        Wrong::Texts { cer, wer } => {
+            format!(", {:.1} % of letters wrong, {:.1} % of words", 100.0 * cer, 100.0 * wer)
+        }
+        Wrong::Classes { error } => format!(", {:.1} % wrong", 100.0 * error),
+        Wrong::Nothing => String::new(),
     }
 }
 

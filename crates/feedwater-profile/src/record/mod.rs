@@ -45,6 +45,8 @@ pub struct Record {
     pub steps: Vec<Step>,
     /// How the devices did, now and then.
     pub devices: Vec<DeviceSample>,
+    /// How the model did on what it does not learn from, now and then.
+    pub scores: Vec<Score>,
     /// What the time of workers went into, by the lines of the user's own code; the dearest first.
     pub calls: Vec<Call>,
     /// What was known at the end; nothing where the run was killed.
@@ -205,6 +207,9 @@ pub struct Step {
     /// How the batch was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<Input>,
+    /// What the model's guesses cost, on average.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
     /// What else happened in this step: `checkpoint`, `evaluation`, `compile`, …; such a step is listed apart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark: Option<String>,
@@ -274,6 +279,19 @@ pub struct DeviceSample {
     /// Memory in use.
     #[serde(default)]
     pub memory_used_bytes: Option<u64>,
+}
+
+/// How a model did on samples that it does not learn from.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Score {
+    /// After so many steps.
+    pub steps: u64,
+    /// What its guesses cost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
+    /// What is measured besides, by its name: `cer`, `wer`, `error`, each a share.
+    #[serde(flatten)]
+    pub shares: BTreeMap<String, f64>,
 }
 
 /// A call in the user's own code that takes time.

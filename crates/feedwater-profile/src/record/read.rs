@@ -12,7 +12,7 @@ use std::{
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Call, DeviceSample, End, Head, Record, SLOWEST, Step, VERSION, check};
+use super::{Call, DeviceSample, End, Head, Record, SLOWEST, Score, Step, VERSION, check};
 use crate::error::{Error, Result};
 
 /// No line of a record is longer. A file without line ends must not be read into memory whole.
@@ -23,6 +23,8 @@ const MOST_STEPS: usize = 4_000_000;
 const LONGEST_STEP: u64 = 31_536_000_000_000_000;
 /// What to do with a file that is none.
 const WRITE_ONE: &str = "`feedwater profile DATA --record run.jsonl` writes one";
+/// More scores than this are not kept.
+const MOST_SCORES: usize = 100_000;
 /// Calls that are kept.
 const MOST_CALLS: usize = 100;
 /// What is told of damage, at most.
@@ -93,6 +95,16 @@ impl Record {
                 return Err("has a share outside 0 … 100 %".to_owned());
             }
             self.devices.push(device);
+            Ok(())
+        } else if let Some(score) = value.get_mut("score") {
+            let score: Score = of(score.take())?;
+            let finite = |value: &f64| value.is_finite();
+            if !score.loss.iter().all(finite) || !score.shares.values().all(finite) {
+                return Err("has a score that is no number".to_owned());
+            }
+            if self.scores.len() < MOST_SCORES {
+                self.scores.push(score);
+            }
             Ok(())
         } else if let Some(calls) = value.get_mut("calls") {
             let mut calls: Vec<Call> = of(calls.take())?;

@@ -9,7 +9,7 @@ use std::{
 
 use serde::Serialize;
 
-use super::{DeviceSample, End, Head, Run, Step, VERSION, announce::Held};
+use super::{DeviceSample, End, Head, Run, Score, Step, VERSION, announce::Held};
 use crate::error::{Error, Result};
 
 /// How much of a run a kill may cost.
@@ -73,6 +73,15 @@ impl Recorder {
             device: &'a DeviceSample,
         }
         self.write(&Line { device })
+    }
+
+    /// Adds how the model did on what it does not learn from.
+    pub fn score(&mut self, score: &Score) -> Result<()> {
+        #[derive(Serialize)]
+        struct Line<'a> {
+            score: &'a Score,
+        }
+        self.write(&Line { score })
     }
 
     /// What recording took so far.

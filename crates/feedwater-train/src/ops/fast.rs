@@ -77,6 +77,87 @@ pub(super) fn lstm_cell_back(
     }
 }
 
+/// The error function, to within 3e-7 of its value or 1 in the last place of 1.
+#[inline(always)]
+fn erf(x: f32) -> f32 {
+    let a = x.abs();
+    // Abramowitz and Stegun 7.1.26 is good to 1.5e-7; below, where that is much of the value, its series.
+    let t = 1.0 / (1.0 + 0.327_591_1 * a);
+    let mut p = 1.061_405_4_f32;
+    for c in [-1.453_152, 1.421_413_7, -0.284_496_74, 0.254_829_6] {
+        p = p * t + c;
+    }
+    let far = 1.0 - p * t * exp(-a * a);
+    let square = a * a;
+    let mut q = -7.853_861e-4_f32;
+    for c in [5.223_978e-3, -2.686_617e-2, 1.128_379_2e-1, -3.761_264e-1, std::f32::consts::FRAC_2_SQRT_PI] {
+        q = q * square + c;
+    }
+    let near = a * q;
+    let value = if a < 0.7 { near } else { far };
+    if x < 0.0 { -value } else { value }
+}
+
+/// The exact GELU.
+#[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
+pub(super) fn gelu(y: &mut [f32], x: &[f32]) {
+    for (y, x) in y.iter_mut().zip(x) {
+        *y = 0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2));
+    }
+}
+
+/// The way back through GELU.
+#[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
+pub(super) fn gelu_back(of_x: &mut [f32], x: &[f32], gradient: &[f32]) {
+    for ((of_x, x), gradient) in of_x.iter_mut().zip(x).zip(gradient) {
+        let less = 0.5 * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2));
+        // The density of a normal number: 1 / sqrt(2 pi).
+        *of_x = gradient * (less + x * 0.398_942_3 * exp(-0.5 * x * x));
+    }
+}
+
+/// A row becomes its softmax, times a scale. What was subtracted before exponentiating, and the sum of the exponentials.
+#[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
+pub(super) fn softmax(row: &mut [f32], scale: f32) -> (f32, f64) {
+    let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut sums = [0.0_f32; 8];
+    let mut whole = row.chunks_exact_mut(8);
+    for eight in &mut whole {
+        for (sum, value) in sums.iter_mut().zip(eight) {
+            *value = exp(*value - most);
+            *sum += *value;
+        }
+    }
+    let mut sum: f64 = 0.0;
+    for value in whole.into_remainder() {
+        *value = exp(*value - most);
+        sum += f64::from(*value);
+    }
+    sum += sums.iter().copied().map(f64::from).sum::<f64>();
+    let by = (f64::from(scale) / sum) as f32;
+    for value in row {
+        *value *= by;
+    }
+    (most, sum)
+}
+
+/// The way back through a softmax: the gradients of its outputs become those of its inputs, times a scale.
+#[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
+pub(super) fn softmax_back(outputs: &[f32], gradient: &mut [f32], scale: f32) {
+    let mut sums = [0.0_f32; 8];
+    let (a, b) = (outputs.chunks_exact(8), gradient.chunks_exact(8));
+    let mut mean: f32 = a.remainder().iter().zip(b.remainder()).map(|(a, b)| a * b).sum();
+    for (a, b) in a.zip(b) {
+        for k in 0..8 {
+            sums[k] += a[k] * b[k];
+        }
+    }
+    mean += sums.iter().sum::<f32>();
+    for (output, gradient) in outputs.iter().zip(gradient) {
+        *gradient = output * (*gradient - mean) * scale;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,6 +170,20 @@ mod tests {
             assert!((f64::from(exp(x)) / right - 1.0).abs() < 3e-7, "exp({x}) is {} and not {right}", exp(x));
             let x = x / 8.0;
             assert!((tanh(x) - x.tanh()).abs() < 3e-7, "tanh({x})");
+        }
+        // By the series of the error function, in double precision.
+        let right = |x: f64| {
+            let (mut term, mut sum) = (x, x);
+            for n in 1..200 {
+                term *= -x * x / f64::from(n);
+                sum += term / f64::from(2 * n + 1);
+            }
+            sum * std::f64::consts::FRAC_2_SQRT_PI
+        };
+        for step in -450..450 {
+            let x = step as f32 / 100.0;
+            let off = f64::from(erf(x)) - right(f64::from(x));
+            assert!(off.abs() < 3e-7, "erf({x}) is off by {off}");
         }
         assert!(sigmoid(-200.0) < 1e-30 && sigmoid(200.0) >= 1.0 && tanh(-200.0) <= -1.0);
     }

@@ -8,7 +8,11 @@
 use burn_tensor::Tensor;
 use gemm::Parallelism;
 
-use super::{Operation, fast, run};
+use super::{
+    Numbers, Operation, fast,
+    linear::{Matrix, product},
+    run,
+};
 
 /// One direction: the input's part of the gates `[rows, steps, 4 hidden]` in PyTorch's order `i f g o`, and `weight_hh`
 /// `[4 hidden, hidden]`.
@@ -30,6 +34,9 @@ pub fn lstm(forwards: Direction, backwards: Direction, lengths: &[usize]) -> Ten
     run(operation, [a, u, b, v]).reshape([rows, steps, 2 * hidden])
 }
 
+/// Both directions run at once: each has a thread.
+const ONE: Parallelism = Parallelism::None;
+
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     rows: usize,
@@ -50,13 +57,13 @@ struct Run {
     gates: Vec<f32>,
     cells: Vec<f32>,
     outputs: Vec<f32>,
-    recurrent: Vec<f32>,
+    recurrent: Numbers,
 }
 
 impl Operation<4> for Both {
     type Kept = [Run; 2];
 
-    fn forward(&self, [a, u, b, v]: [Vec<f32>; 4]) -> (Vec<f32>, [Run; 2]) {
+    fn forward(&self, [a, u, b, v]: [Numbers; 4]) -> (Vec<f32>, [Run; 2]) {
         let Shape { rows, steps, hidden } = self.shape;
         let (forwards, backwards) = rayon::join(
             || self.shape.forward(&a, u, &self.lengths, false),
@@ -73,7 +80,7 @@ impl Operation<4> for Both {
         (output, [forwards, backwards])
     }
 
-    fn backward(self, [forwards, backwards]: [Run; 2], gradient: Vec<f32>) -> [Vec<f32>; 4] {
+    fn backward(self, [forwards, backwards]: [Run; 2], gradient: Numbers, _: [bool; 4]) -> [Vec<f32>; 4] {
         let ((a, u), (b, v)) = rayon::join(
             || self.shape.backward(forwards, &gradient, &self.lengths, false),
             || self.shape.backward(backwards, &gradient, &self.lengths, true),
@@ -94,7 +101,7 @@ impl Shape {
         }
     }
 
-    fn forward(&self, gates: &[f32], recurrent: Vec<f32>, lengths: &[usize], reverse: bool) -> Run {
+    fn forward(&self, gates: &[f32], recurrent: Numbers, lengths: &[usize], reverse: bool) -> Run {
         let Self { rows, steps, hidden } = *self;
         let wide = 4 * hidden;
         let mut run = Run {
@@ -112,7 +119,8 @@ impl Shape {
             let before = &before[at * rows * hidden..];
             let gates = &mut run.gates[at * rows * wide..][..rows * wide];
             // gates += before × recurrentᵀ
-            product(rows, wide, hidden, gates, (before, hidden, 1), (&run.recurrent, 1, hidden), true);
+            let weights = Matrix::of(&run.recurrent, hidden).turned();
+            product([rows, wide, hidden], gates, Matrix::of(before, hidden), weights, true, ONE);
             let (old, new) = run.cells.split_at_mut((at + 1) * rows * hidden);
             for (row, length) in lengths.iter().enumerate() {
                 if at < *length {
@@ -161,54 +169,18 @@ impl Shape {
                 );
             }
             // from_after = gates × recurrent
-            product(rows, hidden, wide, &mut from_after, (gates, wide, 1), (&recurrent, hidden, 1), false);
+            let (gates, weights) = (Matrix::of(gates, wide), Matrix::of(&recurrent, hidden));
+            product([rows, hidden, wide], &mut from_after, gates, weights, false, ONE);
         }
         // gatesᵀ × outputs of the step before, all steps at once.
         let mut of_weights = vec![0.0; wide * hidden];
-        product(wide, hidden, steps * rows, &mut of_weights, (&gates, 1, wide), (&outputs, hidden, 1), false);
+        let (given, before) = (Matrix::of(&gates, wide).turned(), Matrix::of(&outputs, hidden));
+        product([wide, hidden, steps * rows], &mut of_weights, given, before, false, ONE);
         let mut of_input = vec![0.0; rows * steps * wide];
         self.each(lengths, reverse, |at, row, step| {
             let from = &gates[(at * rows + row) * wide..][..wide];
             of_input[(row * steps + step) * wide..][..wide].copy_from_slice(from);
         });
         (of_input, of_weights)
-    }
-}
-
-/// A matrix with the distances between its rows and its columns.
-type Strided<'a> = (&'a [f32], usize, usize);
-
-/// `into` `[m, n]` = (`into` if `add`) + `left` `[m, k]` × `right` `[k, n]`, on this thread.
-fn product(m: usize, n: usize, k: usize, into: &mut [f32], left: Strided, right: Strided, add: bool) {
-    let last = |(values, row, column): Strided, rows: usize, columns: usize| {
-        assert!(rows == 0 || columns == 0 || (rows - 1) * row + (columns - 1) * column < values.len());
-    };
-    last((into, n, 1), m, n);
-    last(left, m, k);
-    last(right, k, n);
-    // SAFETY: the last element of each matrix lies within its slice, as was just looked at; `into` is borrowed for
-    // writing, so it overlaps neither of the others.
-    unsafe {
-        gemm::gemm(
-            m,
-            n,
-            k,
-            into.as_mut_ptr(),
-            1,
-            n as isize,
-            add,
-            left.0.as_ptr(),
-            left.2 as isize,
-            left.1 as isize,
-            right.0.as_ptr(),
-            right.2 as isize,
-            right.1 as isize,
-            1.0,
-            1.0,
-            false,
-            false,
-            false,
-            Parallelism::None,
-        );
     }
 }

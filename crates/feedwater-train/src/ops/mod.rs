@@ -1,13 +1,20 @@
 //! Which operations are worth a derivative of their own?
 //!
-//! Those that would be hundreds of small ones otherwise: a recurrent layer is a few per time step, a CTC loss a few per
-//! time step and label. Here each is one node of the graph, computed on the host.
+//! Those that would be hundreds of small ones otherwise (a recurrent layer is a few per time step, a CTC loss a few per
+//! time step and label), and those whose steps would each write all numbers to memory once more (a linear layer with its
+//! bias, a normalisation, attention). Here each is one node of the graph, computed on the host.
 
+mod attention;
+mod conv;
 mod ctc;
+mod embedding;
 mod fast;
+mod linear;
 mod lstm;
+mod loss;
+mod norm;
 
-use std::fmt::Debug;
+use std::{fmt::Debug, ops::Deref};
 
 use burn_autodiff::{
     Autodiff,
@@ -18,36 +25,64 @@ use burn_autodiff::{
 use burn_flex::{Flex, FlexTensor};
 use burn_tensor::{Tensor, TensorData};
 
+pub use attention::{Heads, attention};
+pub use conv::conv1d;
 pub use ctc::{ctc_greedy, ctc_loss};
+pub use embedding::embedding;
+pub use linear::linear;
+pub use loss::{cross_entropy, mean_squared};
 pub use lstm::{Direction, lstm};
+pub use norm::{gelu, layer_norm};
 
-use crate::weights::on_host;
+/// The numbers of a tensor, one after another; a second holder costs nothing.
+#[derive(Clone, Debug)]
+struct Numbers(FlexTensor);
+
+impl Numbers {
+    fn of(tensor: FlexTensor) -> Self {
+        Self(if tensor.is_contiguous() { tensor } else { tensor.to_contiguous() })
+    }
+
+    /// To be changed: copied only where somebody else holds them too.
+    fn into_vec(self) -> Vec<f32> {
+        self.0.into_data().try_into_vec().expect("training is in single precision")
+    }
+}
+
+impl Deref for Numbers {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        self.0.as_slice().expect("training is in single precision, one number after another")
+    }
+}
 
 /// An operation from numbers to numbers, all of them on the host.
 trait Operation<const N: usize>: Debug + Send + 'static {
     /// What the way back needs of the way there.
     type Kept: Clone + Debug + Send + 'static;
 
-    fn forward(&self, inputs: [Vec<f32>; N]) -> (Vec<f32>, Self::Kept);
+    fn forward(&self, inputs: [Numbers; N]) -> (Vec<f32>, Self::Kept);
 
-    /// The gradients of the inputs, from what was kept and the gradient of the output.
-    fn backward(self, kept: Self::Kept, gradient: Vec<f32>) -> [Vec<f32>; N];
+    /// The gradients of the inputs, from what was kept and the gradient of the output. Those that nobody wants may be empty.
+    fn backward(self, kept: Self::Kept, gradient: Numbers, wanted: [bool; N]) -> [Vec<f32>; N];
 }
 
 /// Runs an operation on flat tensors, and puts it into the graph where there is one.
 fn run<const N: usize, O: Operation<N>>(operation: O, inputs: [Tensor<1>; N]) -> Tensor<1> {
-    let device = inputs[0].device();
     if inputs.iter().all(|input| !input.is_autodiff()) {
-        let (output, _) = operation.forward(inputs.map(on_host));
-        let count = output.len();
-        return Tensor::from_data(TensorData::new(output, [count]), &device);
+        let values = inputs.map(|input| {
+            let input = input.try_into_primitive::<Flex>().expect("training is on the CPU's device");
+            Numbers::of(input)
+        });
+        return Tensor::from_primitive::<Flex>(tensor(operation.forward(values).0));
     }
     let parts = inputs.map(|input| {
         let input = input.autodiff().try_into_primitive::<Autodiff<Flex>>();
         input.expect("training is on the CPU's device").into_parts()
     });
     let (values, nodes) = split(parts);
-    let (output, kept) = operation.forward(values.map(numbers));
+    let (output, kept) = operation.forward(values.map(Numbers::of));
     let output = tensor(output);
     let output = match Node(operation).prepare::<NoCheckpointing>(nodes).compute_bound().stateful() {
         OpsKind::Tracked(prepared) => prepared.finish(kept, output),
@@ -65,10 +100,6 @@ fn split<A, B, const N: usize>(pairs: [(A, B); N]) -> ([A; N], [B; N]) {
     (first, second.try_into().unwrap_or_else(|_| unreachable!("as many as there were pairs")))
 }
 
-fn numbers(tensor: FlexTensor) -> Vec<f32> {
-    tensor.into_data().try_into_vec().expect("training is in single precision")
-}
-
 fn tensor(values: Vec<f32>) -> FlexTensor {
     let count = values.len();
     FlexTensor::from_data(TensorData::new(values, [count]))
@@ -83,7 +114,8 @@ impl<const N: usize, O: Operation<N>> Backward<Flex, N> for Node<O> {
 
     fn backward(self, ops: Ops<O::Kept, N>, gradients: &mut Gradients, _: &mut Checkpointer) {
         let gradient = gradients.consume::<Flex>(&ops.node);
-        let found = self.0.backward(ops.state, numbers(gradient));
+        let wanted = std::array::from_fn(|place| ops.parents[place].is_some());
+        let found = self.0.backward(ops.state, Numbers::of(gradient), wanted);
         for (node, gradient) in ops.parents.into_iter().zip(found) {
             if let Some(node) = node {
                 gradients.register::<Flex>(node.id, tensor(gradient));

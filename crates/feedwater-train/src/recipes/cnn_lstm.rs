@@ -1,89 +1,143 @@
-//! Convolutions over the log-mel bins around a tone, then a layer that reads forwards and backwards, then a class for each
-//! frame: for Morse.
+//! Convolutions over time, a layer that reads forwards and backwards, and a head.
 //!
-//! The names and shapes of weights are those that PyTorch's `Conv1d`, `LSTM` and `Linear` have.
+//! * To **transcribe**: the log-mel bins around a tone, and a class for each frame with a CTC loss. It learns Morse.
+//! * To **classify** arrays of any length: the mean of what the layer says, and one class for each sample. Before that, the
+//!   part below the head is trained by **reconstruction**: spans of frames are hidden, and what was there is to be guessed.
+//!   That needs no labels, no second view of a sample and no large batches, as learning by contrast would.
+//!
+//! Rows are as long as they are: behind its end, a row is nothing to any layer. The names and shapes of weights are those
+//! that PyTorch's `Conv1d`, `LSTM` and `Linear` have.
 
 use std::{fs, path::Path};
 
-use burn_tensor::{Tensor, TensorData, activation::relu, module::conv1d, ops::ConvOptions};
-use feedwater::{Audio, Builder, LogMel, Pipeline, ReadyBatch, field, source::Source};
+use burn_tensor::{Tensor, TensorData, activation::relu};
+use feedwater::{Audio, Builder, LogMel, Npy, Pipeline, ReadyBatch, field, source::Source};
+use rand_core::Rng;
 use rand_pcg::{Pcg64Mcg, rand_core::SeedableRng};
 use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
 
-use super::Recipe;
+use super::{Learns, Recipe, read_config};
 use crate::{
     Device, Error, Result,
-    ops::{Direction, ctc_greedy, ctc_loss, lstm},
+    ops::{Direction, conv1d, cross_entropy, ctc_greedy, ctc_loss, linear, lstm, mean_squared},
     vocabulary::Vocabulary,
     weights::{Init, Weights},
 };
 
-/// The size of the model.
+/// What kind of model a folder is of.
+pub const MODEL_TYPE: &str = "feedwater-cnn-lstm";
+
+/// The model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// What kind of model a file is of.
     pub model_type: String,
-    /// Mel bins.
+    /// Numbers of a frame: mel bins, of which those around the tone are looked at, or columns of an array.
     pub bins: usize,
     /// Channels of the convolutions.
     pub channels: usize,
     /// Width of the recurrent layer, in each direction.
     pub hidden: usize,
-    /// Classes, the blank among them.
-    pub classes: usize,
+    /// What the head is for.
+    pub task: Task,
 }
 
-const MODEL_TYPE: &str = "feedwater-cnn-lstm";
+/// What the head is for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Task {
+    /// Letters of so many classes, the blank among them.
+    Transcribe(usize),
+    /// What was hidden.
+    Reconstruct,
+    /// One of these.
+    Classify(Vec<String>),
+}
+
 const KERNEL: usize = 5;
-const STRIDES: [usize; 2] = [2, 1];
-/// Bins around the tone.
+const STRIDES: [usize; 2] = [2, 2];
+/// Mel bins around the tone.
 const WINDOW: usize = 9;
 const LAYERS: [&str; 2] = ["conv1", "conv2"];
 const DIRECTIONS: [&str; 2] = ["l0", "l0_reverse"];
+/// Frames of the recurrent layer that are hidden at a time, and one span in how many.
+const SPAN: usize = 4;
+const HIDDEN_EVERY: u64 = 3;
 
-/// Transcribes, with a CTC head.
+/// A model with convolutions and a recurrent layer.
 #[derive(Clone, Debug)]
 pub struct CnnLstm {
     config: Config,
-    vocabulary: Vocabulary,
+    vocabulary: Option<Vocabulary>,
 }
 
 impl CnnLstm {
-    /// A model of this size for these letters.
-    pub fn new(vocabulary: Vocabulary, channels: usize, hidden: usize) -> Self {
-        let classes = vocabulary.classes();
-        let config = Config { model_type: MODEL_TYPE.to_owned(), bins: 80, channels, hidden, classes };
-        Self { config, vocabulary }
+    /// One that transcribes into these letters.
+    pub fn transcriber(vocabulary: Vocabulary, channels: usize, hidden: usize) -> Self {
+        let task = Task::Transcribe(vocabulary.classes());
+        let config = Config { model_type: MODEL_TYPE.to_owned(), bins: 80, channels, hidden, task };
+        Self { config, vocabulary: Some(vocabulary) }
+    }
+
+    /// One for arrays with so many columns, that reconstructs or classifies.
+    pub fn of_arrays(bins: usize, channels: usize, hidden: usize, task: Task) -> Self {
+        let config = Config { model_type: MODEL_TYPE.to_owned(), bins, channels, hidden, task };
+        Self { config, vocabulary: None }
     }
 
     /// The one that was saved in a folder.
     pub fn load(folder: &Path) -> Result<Self> {
-        let path = folder.join("config.json");
-        let text = fs::read_to_string(&path).map_err(Error::read(&path))?;
-        let wrong = |what: String| Error::Checkpoint { path: path.clone(), what };
-        let config: Config = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-        if config.model_type != MODEL_TYPE {
-            return Err(wrong(format!(
-                "its model_type is `{}`, and this reads `{MODEL_TYPE}`",
-                config.model_type
-            )));
-        }
-        let vocabulary = Vocabulary::load(folder)?;
-        if vocabulary.classes() != config.classes {
-            let (has, wants) = (vocabulary.classes(), config.classes);
-            return Err(wrong(format!("it has {wants} classes, and the tokenizer.json beside it has {has}")));
-        }
+        let wrong = |what: String| Error::Checkpoint { path: folder.join("config.json"), what };
+        let config: Config =
+            serde_json::from_value(read_config(folder)?).map_err(|error| wrong(error.to_string()))?;
+        let vocabulary = match &config.task {
+            Task::Transcribe(classes) => {
+                let vocabulary = Vocabulary::load(folder)?;
+                let has = vocabulary.classes();
+                if has != *classes {
+                    let what =
+                        format!("it has {classes} classes, and the tokenizer.json beside it has {has}");
+                    return Err(wrong(what));
+                }
+                Some(vocabulary)
+            }
+            _ => None,
+        };
         Ok(Self { config, vocabulary })
+    }
+
+    /// Its sizes.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Numbers of a frame that the first layer sees.
+    fn inputs(&self) -> usize {
+        if self.vocabulary.is_some() { WINDOW } else { self.config.bins }
+    }
+
+    /// What the head gives for a frame or a sample.
+    fn outputs(&self) -> usize {
+        match &self.config.task {
+            Task::Transcribe(classes) => *classes,
+            Task::Reconstruct => self.config.bins,
+            Task::Classify(names) => names.len(),
+        }
+    }
+
+    fn head(&self) -> &'static str {
+        if self.config.task == Task::Reconstruct { "decoder" } else { "head" }
     }
 
     /// Weights to begin with: PyTorch's defaults.
     pub fn weights(&self, seed: u64, device: &Device) -> Weights {
-        let Config { channels, hidden, classes, .. } = self.config;
+        let Config { channels, hidden, .. } = self.config;
         let mut rng = Pcg64Mcg::seed_from_u64(seed);
         let mut weights = Weights::new(device);
         let uniform = |inputs: usize| Init::Uniform(1.0 / (inputs as f32).sqrt());
-        for (name, inputs) in LAYERS.into_iter().zip([WINDOW, channels]) {
+        for (name, inputs) in LAYERS.into_iter().zip([self.inputs(), channels]) {
             let init = uniform(inputs * KERNEL);
             weights.add(format!("{name}.weight"), &[channels, inputs, KERNEL], init, &mut rng);
             weights.add(format!("{name}.bias"), &[channels], init, &mut rng);
@@ -95,8 +149,9 @@ impl CnnLstm {
             weights.add(format!("lstm.bias_ih_{name}"), &[4 * hidden], init, &mut rng);
             weights.add(format!("lstm.bias_hh_{name}"), &[4 * hidden], init, &mut rng);
         }
-        weights.add("head.weight", &[classes, 2 * hidden], uniform(2 * hidden), &mut rng);
-        weights.add("head.bias", &[classes], uniform(2 * hidden), &mut rng);
+        let (head, outputs, init) = (self.head(), self.outputs(), uniform(2 * hidden));
+        weights.add(format!("{head}.weight"), &[outputs, 2 * hidden], init, &mut rng);
+        weights.add(format!("{head}.bias"), &[outputs], init, &mut rng);
         weights
     }
 
@@ -105,69 +160,168 @@ impl CnnLstm {
         STRIDES.iter().fold(frames, |frames, stride| frames.div_ceil(*stride))
     }
 
-    /// Logits `[rows, frames, classes]` of features `[rows, bins, frames]`, and how many frames each row has.
-    pub fn forward(
-        &self,
-        weights: &Weights,
-        features: Tensor<3>,
-        lengths: &[usize],
-    ) -> (Tensor<3>, Vec<usize>) {
+    /// What the recurrent layer says of features `[rows, frames, inputs]`: `[rows, frames / 4, 2 hidden]`, and how many
+    /// frames each row has of it.
+    fn encode(&self, weights: &Weights, features: Tensor<3>, lengths: &[usize]) -> (Tensor<3>, Vec<usize>) {
         let mut x = features;
         for (name, stride) in LAYERS.into_iter().zip(STRIDES) {
             let (weight, bias) =
                 (weights.get(&format!("{name}.weight")), weights.get(&format!("{name}.bias")));
-            let options = ConvOptions::new([stride], [KERNEL / 2], [1], 1);
-            x = relu(conv1d(x, weight, Some(bias), options));
+            x = relu(conv1d(x, weight, bias, stride));
         }
         let lengths: Vec<usize> = lengths.iter().map(|length| Self::left(*length)).collect();
-        let x = x.swap_dims(1, 2);
+        let [rows, frames, _] = x.dims();
+        let x = x.reshape([-1]);
         let [forwards, backwards] = DIRECTIONS.map(|name| {
             let get = |kind: &str| weights.get::<1>(&format!("lstm.{kind}_{name}"));
             let gates = linear(
                 x.clone(),
                 weights.get(&format!("lstm.weight_ih_{name}")),
-                get("bias_ih") + get("bias_hh"),
+                Some(get("bias_ih") + get("bias_hh")),
             );
+            let gates = gates.reshape([rows, frames, 4 * self.config.hidden]);
             Direction { gates, recurrent: weights.get(&format!("lstm.weight_hh_{name}")) }
         });
-        let x = lstm(forwards, backwards, &lengths);
-        (linear(x, weights.get("head.weight"), weights.get("head.bias")), lengths)
+        (lstm(forwards, backwards, &lengths), lengths)
     }
 
-    fn logits(&self, weights: &Weights, batch: &ReadyBatch) -> Result<(Tensor<3>, Vec<usize>)> {
-        let features = batch.get(field::FEATURES).and_then(|tensor| Some((tensor, tensor.as_f32()?)));
+    /// The head over flat frames or samples.
+    fn answer(&self, weights: &Weights, x: Tensor<1>) -> Tensor<1> {
+        let head = self.head();
+        linear(x, weights.get(&format!("{head}.weight")), Some(weights.get(&format!("{head}.bias"))))
+    }
+
+    /// The features of a batch as the first layer wants them, `[rows, frames, inputs]`.
+    fn features(&self, batch: &ReadyBatch) -> Result<Features> {
+        let found = batch.get(field::FEATURES).and_then(|tensor| Some((tensor, tensor.as_f32()?)));
         let (tensor, values) =
-            features.ok_or_else(|| Error::config("a batch without features", "this is a bug"))?;
-        let shape: [usize; 3] = tensor.shape.as_slice().try_into().map_err(|_| {
-            Error::config(
-                format!("features of shape {:?}", tensor.shape),
-                "log-mel has a row, bins and frames",
-            )
+            found.ok_or_else(|| Error::config("a batch without features", "this is a bug"))?;
+        let &[rows, one, other] = tensor.shape.as_slice() else {
+            let what = format!("features of shape {:?}", tensor.shape);
+            return Err(Error::config(what, "a sample is an array of frames and columns"));
+        };
+        let lengths = tensor.lengths.clone();
+        if self.vocabulary.is_some() {
+            let values = around_the_tone(values, [rows, one, other], &lengths);
+            return Ok(Features { values, shape: [rows, other, WINDOW], lengths });
+        }
+        if other != self.config.bins {
+            let what = format!("a sample has {other} columns, and the model is for {}", self.config.bins);
+            return Err(Error::config(what, "all arrays have the same number of columns"));
+        }
+        Ok(Features {
+            values: level(values, [rows, one, other], &lengths),
+            shape: [rows, one, other],
+            lengths,
+        })
+    }
+
+    fn encoded(&self, weights: &Weights, features: Features) -> (Tensor<3>, Vec<usize>) {
+        let values = TensorData::new(features.values, features.shape);
+        self.encode(weights, Tensor::from_data(values, weights.device()), &features.lengths)
+    }
+
+    /// Logits of each frame, `[rows, frames, classes]`, and how many frames each row has.
+    pub fn frames(&self, weights: &Weights, batch: &ReadyBatch) -> Result<(Tensor<3>, Vec<usize>)> {
+        let (x, lengths) = self.encoded(weights, self.features(batch)?);
+        let [rows, frames, _] = x.dims();
+        let logits = self.answer(weights, x.reshape([-1])).reshape([rows, frames, self.outputs()]);
+        Ok((logits, lengths))
+    }
+
+    /// Logits of each sample, `[rows × classes]`.
+    fn samples(&self, weights: &Weights, batch: &ReadyBatch) -> Result<Tensor<1>> {
+        let (x, lengths) = self.encoded(weights, self.features(batch)?);
+        let rows = lengths.len();
+        let over: Vec<f32> = lengths.iter().map(|length| 1.0 / (*length).max(1) as f32).collect();
+        let over = Tensor::<2>::from_data(TensorData::new(over, [rows, 1]), weights.device());
+        // Behind a row's end there are zeros.
+        let mean = x.sum_dim(1).reshape([rows, 2 * self.config.hidden]) * over;
+        Ok(self.answer(weights, mean.reshape([-1])))
+    }
+
+    /// How far off the guesses of what was hidden are.
+    fn reconstruction(&self, weights: &Weights, batch: &ReadyBatch) -> Result<Tensor<1>> {
+        let mut features = self.features(batch)?;
+        let [rows, frames, bins] = features.shape;
+        let left = Self::left(frames);
+        let stride: usize = STRIDES.iter().product();
+        let (mut right, mut counted) = (vec![0.0; rows * left * bins], vec![false; rows * left * bins]);
+        let keys = batch.keys.iter().map(|key| xxh3_64(key.as_bytes()));
+        for ((row, length), key) in features.lengths.iter().enumerate().zip(keys) {
+            // Of the sample and the epoch alone: the same on every machine, and after every resume.
+            let mut rng = Pcg64Mcg::seed_from_u64(key ^ batch.epoch.rotate_left(32));
+            for span in (0..Self::left(*length)).step_by(SPAN) {
+                if !rng.next_u64().is_multiple_of(HIDDEN_EVERY) {
+                    continue;
+                }
+                for at in span..(span + SPAN).min(Self::left(*length)) {
+                    let to = (row * left + at) * bins;
+                    let seen = at * stride..((at + 1) * stride).min(*length);
+                    for frame in seen.clone() {
+                        let from = (row * frames + frame) * bins;
+                        for (sum, value) in right[to..to + bins].iter_mut().zip(&mut features.values[from..])
+                        {
+                            *sum += *value / seen.len() as f32;
+                            *value = 0.0;
+                        }
+                    }
+                    counted[to..to + bins].fill(true);
+                }
+            }
+        }
+        let (x, _) = self.encoded(weights, features);
+        Ok(mean_squared(self.answer(weights, x.reshape([-1])), right, counted))
+    }
+
+    /// The classes of each row's text, or the one class of each row.
+    fn labels(batch: &ReadyBatch) -> Result<Vec<Vec<i64>>> {
+        let found = batch.get(field::LABELS).and_then(|tensor| Some((tensor, tensor.as_i64()?)));
+        let (tensor, values) = found.ok_or_else(|| {
+            let hint = "a folder for each class, or a `label` in the metadata: `feedwater inspect` shows what is there";
+            Error::config("the samples have no labels", hint)
         })?;
-        let [rows, _, frames] = shape;
-        let features =
-            TensorData::new(around_the_tone(values, shape, &tensor.lengths), [rows, WINDOW, frames]);
-        Ok(self.forward(weights, Tensor::from_data(features, weights.device()), &tensor.lengths))
+        let width = tensor.shape.get(1).copied().unwrap_or(1).max(1);
+        let rows = tensor.shape[0];
+        let mut labels: Vec<Vec<i64>> = values.chunks_exact(width).map(<[i64]>::to_vec).collect();
+        for (row, length) in labels.iter_mut().zip(&tensor.lengths) {
+            row.truncate(*length);
+        }
+        labels.resize(rows, Vec::new());
+        Ok(labels)
     }
 
-    /// The classes of each row's text.
-    fn texts(batch: &ReadyBatch) -> Result<Vec<Vec<u32>>> {
-        let labels = batch.get(field::LABELS).and_then(|tensor| Some((tensor, tensor.as_i64()?)));
-        let (tensor, values) =
-            labels.ok_or_else(|| Error::config("a batch without labels", "this is a bug"))?;
-        let width = tensor.shape[1].max(1);
-        let row =
-            |(row, length): (&[i64], &usize)| row.iter().take(*length).map(|class| *class as u32).collect();
-        let mut texts: Vec<Vec<u32>> = values.chunks_exact(width).zip(&tensor.lengths).map(row).collect();
-        texts.resize(tensor.lengths.len(), Vec::new());
-        Ok(texts)
+    fn letters(batch: &ReadyBatch) -> Result<Vec<Vec<u32>>> {
+        let row = |row: Vec<i64>| row.into_iter().map(|class| class as u32).collect();
+        Ok(Self::labels(batch)?.into_iter().map(row).collect())
     }
 
-    /// What is said in each row of a batch.
-    pub fn hear(&self, weights: &Weights, batch: &ReadyBatch) -> Result<Vec<String>> {
-        let (logits, lengths) = self.logits(weights, batch)?;
-        Ok(ctc_greedy(logits, &lengths).into_iter().map(|classes| self.vocabulary.text(classes)).collect())
+    fn classes(&self, batch: &ReadyBatch) -> Result<Vec<i64>> {
+        let most = self.outputs() as i64;
+        Self::labels(batch)?
+            .into_iter()
+            .map(|row| match row.as_slice() {
+                [class] if (0..most).contains(class) => Ok(*class),
+                other => {
+                    let what = format!("a sample has the label {other:?}, and there are {most} classes");
+                    Err(Error::config(what, "one number from 0 on for each sample"))
+                }
+            })
+            .collect()
     }
+
+    fn class_name(&self, class: usize) -> String {
+        match &self.config.task {
+            Task::Classify(names) => names.get(class).cloned().unwrap_or_default(),
+            _ => String::new(),
+        }
+    }
+}
+
+struct Features {
+    values: Vec<f32>,
+    shape: [usize; 3],
+    lengths: Vec<usize>,
 }
 
 impl Recipe for CnnLstm {
@@ -175,33 +329,65 @@ impl Recipe for CnnLstm {
         "cnn-lstm"
     }
 
-    fn pipeline(&self, source: Box<dyn Source>) -> Result<Builder> {
-        Ok(Pipeline::from_source(source)
-            .decode(Audio::mono(16_000))
-            .log_mel(LogMel::any_length(self.config.bins))
-            .tokenize(self.vocabulary.tokenize()?))
+    fn learns(&self) -> Learns {
+        match self.config.task {
+            Task::Transcribe(_) => Learns::Texts,
+            Task::Reconstruct => Learns::Features,
+            Task::Classify(_) => Learns::Classes,
+        }
+    }
+
+    fn pipeline(&self, source: Box<dyn Source>, learning: bool) -> Result<Builder> {
+        let open = Pipeline::from_source(source);
+        let Some(vocabulary) = &self.vocabulary else { return Ok(open.decode(Npy)) };
+        let flow = open.decode(Audio::mono(16_000)).log_mel(LogMel::any_length(self.config.bins));
+        Ok(if learning { flow.tokenize(vocabulary.tokenize()?) } else { flow })
     }
 
     fn loss(&self, weights: &Weights, batch: &ReadyBatch) -> Result<Tensor<1>> {
-        let (logits, lengths) = self.logits(weights, batch)?;
-        Ok(ctc_loss(logits, &lengths, &Self::texts(batch)?))
+        match &self.config.task {
+            Task::Transcribe(_) => {
+                let (logits, lengths) = self.frames(weights, batch)?;
+                Ok(ctc_loss(logits, &lengths, &Self::letters(batch)?))
+            }
+            Task::Reconstruct => self.reconstruction(weights, batch),
+            Task::Classify(names) => {
+                Ok(cross_entropy(self.samples(weights, batch)?, names.len(), &self.classes(batch)?))
+            }
+        }
     }
 
-    fn transcribe(&self, weights: &Weights, batch: &ReadyBatch) -> Result<Vec<(String, String)>> {
-        let heard = self.hear(weights, batch)?;
-        let texts = Self::texts(batch)?.into_iter().map(|classes| self.vocabulary.text(classes));
-        Ok(texts.zip(heard).collect())
+    fn guess(&self, weights: &Weights, batch: &ReadyBatch) -> Result<Vec<String>> {
+        if let Some(vocabulary) = &self.vocabulary {
+            let (logits, lengths) = self.frames(weights, batch)?;
+            let texts = ctc_greedy(logits, &lengths).into_iter();
+            return Ok(texts.map(|classes| vocabulary.text(classes)).collect());
+        }
+        let logits = crate::weights::on_host(self.samples(weights, batch)?.inner());
+        let best = |row: &[f32]| (0..row.len()).max_by(|a, b| row[*a].total_cmp(&row[*b])).unwrap_or(0);
+        Ok(logits.chunks_exact(self.outputs()).map(|row| self.class_name(best(row))).collect())
+    }
+
+    fn right(&self, batch: &ReadyBatch) -> Result<Vec<String>> {
+        match &self.vocabulary {
+            Some(vocabulary) => {
+                Ok(Self::letters(batch)?.into_iter().map(|classes| vocabulary.text(classes)).collect())
+            }
+            None => {
+                Ok(self.classes(batch)?.into_iter().map(|class| self.class_name(class as usize)).collect())
+            }
+        }
     }
 
     fn save(&self, folder: &Path) -> Result<()> {
         let path = folder.join("config.json");
         let config = serde_json::to_string_pretty(&self.config).expect("a config is plain data");
         fs::write(&path, config + "\n").map_err(Error::write(&path))?;
-        self.vocabulary.save(folder)
+        self.vocabulary.as_ref().map_or(Ok(()), |vocabulary| vocabulary.save(folder))
     }
 }
 
-/// Of features `[rows, bins, frames]`, the bins around the tone, `[rows, WINDOW, frames]`: the bin that changes most and those
+/// Of features `[rows, bins, frames]`, the bins around the tone, `[rows, frames, WINDOW]`: the bin that changes most and those
 /// beside it, less what each has all the time, and with a deviation of 1. So a tone that comes and goes looks the same
 /// whatever its pitch, its strength and the noise. Padding is zero.
 fn around_the_tone(values: &[f32], [rows, bins, frames]: [usize; 3], lengths: &[usize]) -> Vec<f32> {
@@ -213,16 +399,34 @@ fn around_the_tone(values: &[f32], [rows, bins, frames]: [usize; 3], lengths: &[
             values.chunks_exact(frames).map(|bin| mean_and_square(&bin[..count])).collect();
         let tone = (0..bins).max_by(|a, b| about[*a].1.total_cmp(&about[*b].1)).unwrap_or(0);
         let scale = 1.0 / about.get(tone).map_or(1.0, |(_, square)| square.sqrt()).max(1e-5);
-        for (place, to) in around.chunks_exact_mut(frames).enumerate() {
+        for place in 0..WINDOW {
             let Some(bin) = (tone + place).checked_sub(WINDOW / 2).filter(|bin| *bin < bins) else {
                 continue;
             };
-            for (to, from) in to[..count].iter_mut().zip(&values[bin * frames..]) {
-                *to = ((f64::from(*from) - about[bin].0) * scale) as f32;
+            for (to, from) in around.chunks_exact_mut(WINDOW).zip(&values[bin * frames..][..count]) {
+                to[place] = ((f64::from(*from) - about[bin].0) * scale) as f32;
             }
         }
     }
     around
+}
+
+/// Arrays `[rows, frames, bins]`, each less its mean and with a deviation of 1. Padding is zero.
+fn level(values: &[f32], [_, frames, bins]: [usize; 3], lengths: &[usize]) -> Vec<f32> {
+    let mut level = vec![0.0; values.len()];
+    let size = (frames * bins).max(1);
+    for ((from, to), length) in values.chunks_exact(size).zip(level.chunks_exact_mut(size)).zip(lengths) {
+        let from = &from[..(*length).min(frames) * bins];
+        if from.is_empty() {
+            continue;
+        }
+        let (mean, square) = mean_and_square(from);
+        let scale = 1.0 / square.sqrt().max(1e-5);
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = ((f64::from(*from) - mean) * scale) as f32;
+        }
+    }
+    level
 }
 
 fn mean_and_square(values: &[f32]) -> (f64, f64) {
@@ -230,12 +434,4 @@ fn mean_and_square(values: &[f32]) -> (f64, f64) {
     let square =
         values.iter().map(|value| (f64::from(*value) - mean).powi(2)).sum::<f64>() / values.len() as f64;
     (mean, square)
-}
-
-/// `x` times the weights as PyTorch keeps them, `[outputs, inputs]`, and the bias.
-fn linear(x: Tensor<3>, weight: Tensor<2>, bias: Tensor<1>) -> Tensor<3> {
-    let [rows, steps, inputs] = x.dims();
-    let [outputs, _] = weight.dims();
-    let flat = x.reshape([rows * steps, inputs]).matmul(weight.transpose());
-    (flat + bias.reshape([1, outputs])).reshape([rows, steps, outputs])
 }

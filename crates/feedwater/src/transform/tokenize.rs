@@ -125,6 +125,18 @@ impl Tokenize {
         }
     }
 
+    /// The text of some ids, without the tokens that are no text.
+    pub fn text(&self, ids: &[u32]) -> Result<String, Fault> {
+        self.tokenizer
+            .decode(ids, true)
+            .map_err(|error| Fault::new(format!("the tokenizer refused the ids: {error}")))
+    }
+
+    /// How many tokens there are, those that were added among them: one more than the largest id.
+    pub fn size(&self) -> usize {
+        self.tokenizer.get_vocab(true).into_values().max().map_or(0, |most| most as usize + 1)
+    }
+
     fn ids<S: AsRef<str>>(&self, tokens: impl IntoIterator<Item = S>) -> Result<Vec<u32>> {
         tokens.into_iter().map(|token| self.id(token.as_ref())).collect()
     }

@@ -222,8 +222,11 @@ fn all_fields_of_a_record_are_known() {
         sync_nanos: 1,
         rows: 1,
         input: Some(input),
+        loss: Some(1.0),
         mark: Some(String::new()),
     };
+    let shares = ["cer", "wer", "error"].map(|name| (name.to_owned(), 0.0)).into();
+    let score = feedwater_profile::record::Score { steps: 1, loss: Some(1.0), shares };
     let device = feedwater_profile::record::Device::default();
     let mut found = BTreeSet::new();
     for value in [
@@ -232,6 +235,7 @@ fn all_fields_of_a_record_are_known() {
         serde_json::to_value(device).unwrap(),
         serde_json::to_value(DeviceSample::default()).unwrap(),
         serde_json::to_value(End::default()).unwrap(),
+        serde_json::to_value(score).unwrap(),
     ] {
         names(&value, &mut found);
     }

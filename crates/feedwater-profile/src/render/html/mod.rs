@@ -6,6 +6,7 @@
 
 mod chart;
 mod cost;
+mod curve;
 mod page;
 mod style;
 mod svg;
@@ -31,6 +32,7 @@ pub fn render(record: &Record, diagnosis: &Diagnosis) -> Result<String> {
     let mut body = page::top(diagnosis, name);
     body += "<main>";
     body += &page::verdict(diagnosis, fine);
+    body += &curve::learning(record);
     body += &page::fixes(diagnosis);
     body += &cost::waterfall(diagnosis).render();
     body += &time::timeline(&facts).render();
