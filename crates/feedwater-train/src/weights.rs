@@ -287,7 +287,8 @@ pub fn read_safetensors(path: &Path) -> Result<Vec<Named>> {
             }
         };
         if let Some(at) = values.iter().position(|value| !value.is_finite()) {
-            return Err(wrong(format!("`{name}` has a {} at {at}", values[at])));
+            let hint = "training went wrong before it was saved: take an earlier checkpoint";
+            return Err(wrong(format!("`{name}` has a {} at {at}\nhint: {hint}", values[at])));
         }
         found.push(Named { name: name.to_owned(), shape: view.shape().to_vec(), values });
     }

@@ -204,6 +204,9 @@ enum Precision {
     F16,
 }
 
+/// Samples that say what a dataset is.
+const LOOKED_AT: u64 = 32;
+
 /// The data of a run.
 struct Data {
     whole: Box<dyn Source>,
@@ -216,7 +219,29 @@ impl Common {
     }
 
     fn data(&self) -> miette::Result<Data> {
-        let open = |path: &PathBuf| source::open(path).map_err(|error| miette!("{error}"));
+        let open = |path: &PathBuf| -> miette::Result<Box<dyn Source>> {
+            let source = source::open(path).map_err(|error| miette!("{error}"))?;
+            let has = |index: u64| {
+                source.sample(index).is_ok_and(|sample| {
+                    sample.get(field::AUDIO).is_some() || sample.get(field::FEATURES).is_some()
+                })
+            };
+            if !(0..source.len().min(LOOKED_AT)).any(has) {
+                return Err(miette!(
+                    help = "`feedwater inspect` shows what is there; `feedwater generate morse` makes something to try",
+                    "there is neither sound nor an array in `{}`",
+                    path.display()
+                ));
+            }
+            Ok(source)
+        };
+        if let Some(model) = self.model.as_ref().filter(|model| !model.is_dir()) {
+            return Err(miette!(
+                help = "a folder on this machine: `hf download openai/whisper-tiny --local-dir whisper-tiny` makes one",
+                "there is no folder `{}`",
+                model.display()
+            ));
+        }
         Ok(Data { whole: open(&self.data_dir)?, tried: self.eval_data.as_ref().map(open).transpose()? })
     }
 
@@ -357,7 +382,7 @@ fn cnn_lstm(options: &CnnLstmOptions) -> miette::Result<()> {
 
 /// The columns of the arrays of a dataset; nothing where it has sound.
 fn columns(source: &dyn Source) -> miette::Result<Option<usize>> {
-    for index in 0..source.len().min(32) {
+    for index in 0..source.len().min(LOOKED_AT) {
         let Ok(sample) = source.sample(index) else { continue };
         if sample.get(field::AUDIO).is_some() {
             return Ok(None);
@@ -407,11 +432,10 @@ fn whisper(options: &WhisperOptions) -> miette::Result<()> {
     let data = common.data()?;
     let device = Device::flex();
     let seconds = usize::from(options.max_seconds);
+    let letters = Vocabulary::of(&*data.whole).map_err(told)?;
     let mut recipe = match &common.model {
         Some(folder) => Whisper::load(folder),
-        None => Whisper::new(&options.model_size, seconds, options.tokenizer.as_deref(), &|| {
-            Vocabulary::of(&*data.whole)
-        }),
+        None => Whisper::new(&options.model_size, seconds, options.tokenizer.as_deref(), &letters),
     }
     .map_err(told)?;
     if let Some(language) = &options.language {

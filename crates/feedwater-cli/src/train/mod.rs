@@ -3,7 +3,7 @@
 mod progress;
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, atomic::AtomicBool},
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -40,8 +40,13 @@ impl Job<'_> {
         let Self { recipe, settings, weights, training, held_out, folder, resume, stop } = self;
         std::fs::create_dir_all(&folder)
             .map_err(|error| miette!("cannot make `{}`: {error}", folder.display()))?;
+        let bad = folder.join("quarantine.jsonl");
+        if !resume {
+            // Of an earlier run in the same folder.
+            let _ = std::fs::remove_file(&bad);
+        }
         let feed = |source: Box<dyn Source>, learn: bool| {
-            let policy = Policy::skip().quarantine(folder.join("quarantine.jsonl"));
+            let policy = Policy::skip().quarantine(&bad);
             let builder = recipe.pipeline(source, true).map_err(told)?.policy(policy);
             batches(builder, &settings, learn).map_err(told)
         };
@@ -72,9 +77,29 @@ impl Job<'_> {
         let mut progress = Progress::new(settings.max_steps);
         let done = trainer.run(weights, feed, resume, &mut |event| progress.tell(&event));
         let seconds = progress.finish().as_secs_f64();
+        if let Some(said) = left_out(&bad) {
+            eprintln!("{said}");
+        }
         let (_, summary) = done.map_err(told)?;
         Ok((summary, seconds))
     }
+}
+
+/// What was left out, from where it was written down.
+fn left_out(bad: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(bad).ok()?;
+    let first: serde_json::Value = serde_json::from_str(text.lines().next()?).ok()?;
+    let (key, reason) = (first["key"].as_str()?, first["reason"].as_str()?);
+    let hint = if reason.contains("tokens") {
+        "\nhint: shorten the text, or cut the clip: --use-chunking where the words have times"
+    } else {
+        ""
+    };
+    let others = match text.lines().count() - 1 {
+        0 => String::new(),
+        more => format!("; and {more} more"),
+    };
+    Some(format!("left out  `{key}`: {reason}{others}, in {}{hint}", bad.display()))
 }
 
 /// The trainer's errors as the command tells them.

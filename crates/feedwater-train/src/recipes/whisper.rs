@@ -148,7 +148,7 @@ impl Sizes {
         };
         if let Some(unknown) = about.keys().find(|name| !known(name)) {
             return Err(format!(
-                "it has `{unknown}`, which is not known here; take the line out if it does not change what the model computes"
+                "it has `{unknown}`, which is not known here\nhint: take the line out if it does not change what the model computes"
             ));
         }
         let whole = |heads: usize| heads > 0 && sizes.width.is_multiple_of(heads);
@@ -161,12 +161,7 @@ impl Sizes {
 
 impl Whisper {
     /// A new model of one of [`SIZES`] for clips of so many seconds, with a tokenizer or with the letters of a dataset.
-    pub fn new(
-        size: &str,
-        seconds: usize,
-        tokenizer: Option<&Path>,
-        letters: &dyn Fn() -> Result<Vocabulary>,
-    ) -> Result<Self> {
+    pub fn new(size: &str, seconds: usize, tokenizer: Option<&Path>, letters: &Vocabulary) -> Result<Self> {
         let Some(&(_, width, layers, heads)) = SIZES.iter().find(|(name, ..)| *name == size) else {
             let names: Vec<&str> = SIZES.iter().map(|(name, ..)| *name).collect();
             return Err(Error::config(
@@ -176,7 +171,7 @@ impl Whisper {
         };
         let tokenizer = match tokenizer {
             Some(path) => fs::read(path).map_err(Error::read(path))?,
-            None => letters()?.with_tokens(&[END, START, NO_TIMES]).into_bytes(),
+            None => letters.with_tokens(&[END, START, NO_TIMES]).into_bytes(),
         };
         let texts = parse(&tokenizer)?;
         let (start, end) = (texts.id(START)?, texts.id(END)?);
@@ -247,7 +242,7 @@ impl Whisper {
         let texts = parse(&tokenizer).map_err(|error| wrong(error.to_string()))?;
         if texts.size() > sizes.tokens {
             return Err(wrong(format!(
-                "it has {} tokens, and the model in `config.json` has {}: it is of another model",
+                "it has {} tokens, and the model in `config.json` has {}\nhint: take the tokenizer.json that came with the model",
                 texts.size(),
                 sizes.tokens
             )));
@@ -256,7 +251,7 @@ impl Whisper {
             Ok(id) if id == sizes.end => {}
             Ok(id) => {
                 return Err(wrong(format!(
-                    "its `{END}` is {id}, and `config.json` says {}: it is of another model",
+                    "its `{END}` is {id}, and `config.json` says {}\nhint: take the tokenizer.json that came with the model",
                     sizes.end
                 )));
             }
