@@ -161,15 +161,15 @@ fn what_cannot_be_used_is_said_in_a_sentence_with_a_hint() {
     fs::write(at("no-sound/notes.txt"), "nothing to hear\n").unwrap();
     fs::create_dir(at("no-text")).unwrap();
     let lines = fs::read_to_string(data.join("metadata.jsonl")).unwrap();
-    let emptied: String = lines
+    let emptied: Vec<String> = lines
         .lines()
         .map(|line| {
             let line: Value = serde_json::from_str(line).unwrap();
             let file = format!("../data/{}", line["file_name"].as_str().unwrap());
-            format!("{}\n", json!({"audio_filepath": file, "text": ""}))
+            json!({"audio_filepath": file, "text": ""}).to_string()
         })
         .collect();
-    fs::write(at("no-text/manifest.jsonl"), emptied).unwrap();
+    fs::write(at("no-text/manifest.jsonl"), emptied.join("\n")).unwrap();
 
     let run = at("run");
     let mut first = vec!["train", "whisper", "--data-dir", text(&data), "--output-dir", text(&run)];

@@ -9,7 +9,7 @@
 //! `0.labels`, `0.label_lengths`, and so on; and what the model in a folder makes of the first, `logits`. `rates` prints the
 //! character and the word error rate of a list of pairs, what is right first.
 
-use std::{error::Error, fs, path::Path};
+use std::{error::Error, fs, io::Write as _, path::Path};
 
 use feedwater::{field, source};
 use feedwater_train::{
@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ["rates", file] => {
             let pairs: Vec<(String, String)> = serde_json::from_slice(&fs::read(file)?)?;
             let pairs = || pairs.iter().map(|(right, said)| (right.as_str(), said.as_str()));
-            println!("{} {}", cer(pairs()).share(), wer(pairs()).share());
+            writeln!(std::io::stdout(), "{} {}", cer(pairs()).share(), wer(pairs()).share())?;
             Ok(())
         }
         _ => Err("batches MODEL DATA OUT [BATCHES [BATCH_SIZE]], or rates PAIRS.json".into()),
