@@ -171,9 +171,11 @@ class CnnLstm(torch.nn.Module):
         self.head = torch.nn.Linear(2 * hidden, classes)
 
     def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        x = self.conv2(self.conv1(x).relu()).relu().transpose(1, 2)
-        for _ in range(2):
+        for conv in (self.conv1, self.conv2):
             lengths = (lengths + 1) // 2
+            x = conv(x).relu()
+            x = x * (torch.arange(x.shape[2]) < lengths[:, None])[:, None]
+        x = x.transpose(1, 2)
         packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         out, _ = torch.nn.utils.rnn.pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=x.shape[1])
         return self.head(out), lengths

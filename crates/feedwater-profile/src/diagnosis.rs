@@ -15,6 +15,9 @@ use crate::{
 /// From this share of a step on, waiting for input is what a run suffers from.
 pub(crate) const INPUT_BOUND_SHARE: f64 = 0.05;
 
+/// A share of a step below which waiting for input is nothing.
+const FAR_BELOW: f64 = 0.01;
+
 /// What all rules look at.
 pub struct Facts<'a> {
     /// The record.
@@ -322,12 +325,10 @@ impl Diagnosis {
         let recorded: u64 = record.steps.iter().map(|step| step.wall_nanos).sum();
         let wall = record.end.as_ref().map_or(0, |end| end.wall_nanos).max(recorded);
         let overhead = record.end.as_ref().and_then(|end| end.overhead_nanos);
+        // Where nothing is waited for, steps differ because batches do.
+        let variation = if facts.wait_share() < FAR_BELOW { 0.0 } else { steps.variation_percent };
         Ok(Self {
-            target: Target::met(
-                None,
-                busy.unwrap_or(100.0 * (1.0 - facts.wait_share())),
-                steps.variation_percent,
-            ),
+            target: Target::met(None, busy.unwrap_or(100.0 * (1.0 - facts.wait_share())), variation),
             bound,
             headline,
             confidence: facts.confidence(),

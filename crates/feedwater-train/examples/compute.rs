@@ -38,19 +38,25 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
+enum Model {
+    Whisper(Box<Whisper>),
+    CnnLstm(Box<CnnLstm>),
+}
+
 fn computed(model: &Path, data: &str, out: &str, count: u64, batch_size: u64) -> Result<(), Box<dyn Error>> {
     let device = Device::flex();
     let config: serde_json::Value = serde_json::from_slice(&fs::read(model.join("config.json"))?)?;
     let settings = Settings { batch_size, ..Settings::default() };
-    let is_whisper = config["model_type"] == "whisper";
-    let (whisper, other) =
-        if is_whisper { (Some(Whisper::load(model)?), None) } else { (None, Some(CnnLstm::load(model)?)) };
-    let source = source::open(data)?;
-    let builder = match (&whisper, &other) {
-        (Some(whisper), _) => whisper.pipeline(source, true)?,
-        (_, Some(other)) => other.pipeline(source, true)?,
-        _ => unreachable!("one of them was loaded"),
+    let model_of = if config["model_type"] == "whisper" {
+        Model::Whisper(Box::new(Whisper::load(model)?))
+    } else {
+        Model::CnnLstm(Box::new(CnnLstm::load(model)?))
     };
+    let recipe: &dyn Recipe = match &model_of {
+        Model::Whisper(whisper) => &**whisper,
+        Model::CnnLstm(other) => &**other,
+    };
+    let builder = recipe.pipeline(source::open(data)?, true)?;
     let mut named = Vec::new();
     let mut pipeline = batches(builder, &settings, true)?;
     for (number, batch) in pipeline.epoch(0).take(count as usize).enumerate() {
@@ -68,16 +74,15 @@ fn computed(model: &Path, data: &str, out: &str, count: u64, batch_size: u64) ->
             named.push(Named { name, shape: vec![lengths.len()], values: lengths });
         }
         if number == 0 {
-            let logits = match (&whisper, &other) {
-                (Some(whisper), _) => {
-                    let weights = fitting(model, &whisper.weights(0, &device))?.frozen();
-                    whisper.logits(&weights, &batch)?
+            let prepared = recipe.prepare(&batch, &device)?;
+            let logits = match &model_of {
+                Model::Whisper(whisper) => {
+                    whisper.logits(&fitting(model, &whisper.weights(0, &device))?.frozen(), &prepared)
                 }
-                (_, Some(other)) => {
+                Model::CnnLstm(other) => {
                     let weights = fitting(model, &other.weights(0, &device))?.frozen();
-                    other.frames(&weights, &batch)?.0.reshape([-1])
+                    other.frames(&weights, &prepared).0.reshape([-1])
                 }
-                _ => unreachable!("one of them was loaded"),
             };
             let values: Vec<f32> = logits.into_data_as::<f32>().try_into_vec().map_err(|_| "no numbers")?;
             named.push(Named { name: "logits".to_owned(), shape: vec![values.len()], values });

@@ -58,6 +58,7 @@ const PROGRESS: &str = "progress.json";
 pub const MODEL: &str = "model.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
 const PREFIX: &str = "step-";
+const UNFINISHED: &str = ".unfinished-";
 /// How many of the newest are kept.
 const KEPT: usize = 2;
 
@@ -78,11 +79,13 @@ impl Checkpoints {
         also: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<PathBuf> {
         let path = self.folder.join(format!("{PREFIX}{:08}", progress.step));
-        let unfinished = self.folder.join(format!(".unfinished-{:08}", progress.step));
+        let unfinished = self.folder.join(format!("{UNFINISHED}{:08}", progress.step));
         let written = fill(&unfinished, progress, model, optimizer, also);
         let renamed = written.and_then(|()| {
+            // One of the same step is put aside first: at no moment is there none.
+            let aside = self.folder.join(format!("{UNFINISHED}old-{:08}", progress.step));
             if path.exists() {
-                fs::remove_dir_all(&path).map_err(Error::write(&path))?;
+                fs::rename(&path, &aside).map_err(Error::write(&path))?;
             }
             fs::rename(&unfinished, &path).map_err(Error::write(&path))?;
             sync_folder(&self.folder).map_err(Error::write(&self.folder))
@@ -92,7 +95,7 @@ impl Checkpoints {
             let _ = fs::remove_dir_all(&unfinished);
             return Err(error);
         }
-        self.thin(progress.best.map(|(_, step)| step));
+        self.thin(progress);
         Ok(path)
     }
 
@@ -105,13 +108,30 @@ impl Checkpoints {
         steps
     }
 
-    fn thin(&self, best: Option<u64>) {
-        for step in self.steps().into_iter().skip(KEPT) {
+    /// Takes away what is not needed any more. What cannot be is one too many, which does no harm.
+    fn thin(&self, progress: &Progress) {
+        let best = progress.best.map(|(_, step)| step);
+        for step in self.steps().into_iter().filter(|step| *step <= progress.step).skip(KEPT) {
             if Some(step) != best {
-                // One too many does no harm.
                 let _ = fs::remove_dir_all(self.path(step));
             }
         }
+        for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+    }
+
+    /// Whether there is any.
+    pub fn is_empty(&self) -> bool {
+        self.steps().is_empty()
+    }
+
+    /// Where the best weights are, or the last where those are not there or not whole.
+    pub fn model(&self, progress: &Progress) -> Option<PathBuf> {
+        let steps = progress.best.map(|(_, step)| step).into_iter().chain([progress.step]);
+        steps.map(|step| self.path(step)).find(|path| check(path).is_ok())
     }
 
     /// Where the checkpoint of a step is.
@@ -152,14 +172,19 @@ fn fill(
 
     let mut sums = String::new();
     for (name, path) in files(folder).map_err(Error::read(folder))? {
-        File::open(&path).and_then(|file| file.sync_all()).map_err(Error::write(&path))?;
+        sync(&path).map_err(Error::write(&path))?;
         let bytes = fs::read(&path).map_err(Error::read(&path))?;
         let _ = writeln!(sums, "{:032x} {} {name}", xxh3_128(&bytes), bytes.len());
     }
     let path = folder.join(SUMS);
     put(&path, sums.as_bytes())?;
-    File::open(&path).and_then(|file| file.sync_all()).map_err(Error::write(&path))?;
+    sync(&path).map_err(Error::write(&path))?;
     sync_folder(folder).map_err(Error::write(folder))
+}
+
+/// Makes a file safe. Windows does that only for who may write.
+fn sync(path: &Path) -> io::Result<()> {
+    File::options().write(true).open(path)?.sync_all()
 }
 
 /// Reads a checkpoint, and looks whether it is what was written.

@@ -9,11 +9,13 @@
 //! the few operations that are worth a derivative of their own ([`ops`]).
 
 pub mod checkpoint;
+pub mod device;
 pub mod error;
 pub mod metrics;
 pub mod ops;
 pub mod optimizer;
 pub mod recipes;
+pub mod ring;
 pub mod split;
 pub mod trainer;
 pub mod transcriber;

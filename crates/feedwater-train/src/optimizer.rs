@@ -104,6 +104,10 @@ impl Optimizer {
             pieces.iter().sum::<f64>()
         };
         let norm = scale * gradients.iter().map(squares).sum::<f64>().sqrt();
+        if !norm.is_finite() {
+            // The weights stay what they are.
+            return norm;
+        }
         if let Some(most) = clip {
             // As `clip_grad_norm_`: with a little more below, so that nothing is divided by zero.
             scale *= (most / (norm + 1e-6)).min(1.0);

@@ -19,11 +19,15 @@ pub fn hold_out(source: Box<dyn Source>, every: u64) -> (Part, Part) {
     let whole: Arc<dyn Source> = Arc::from(source);
     let mut order: Vec<(u64, u64)> =
         (0..whole.len()).map(|index| (xxh3_64(whole.key(index).as_bytes()), index)).collect();
-    let least = order.iter().min().copied();
-    let apart = |(hash, index): &(u64, u64)| {
-        hash % every.max(2) == 0 || (least == Some((*hash, *index)) && whole.len() > 1)
-    };
-    let held: Vec<u64> = order.iter().filter(|sample| apart(sample)).map(|(_, index)| *index).collect();
+    let mut held: Vec<u64> =
+        order.iter().filter(|(hash, _)| hash % every.max(2) == 0).map(|(_, index)| *index).collect();
+    if held.is_empty() && order.len() > 1 {
+        held.extend(order.iter().min().map(|(_, index)| *index));
+    }
+    if held.len() == order.len() {
+        // There must be something to learn from.
+        held.pop();
+    }
     order.retain(|(_, index)| held.binary_search(index).is_err());
     let kept = order.into_iter().map(|(_, index)| index).collect();
     (Part { whole: Arc::clone(&whole), indices: kept }, Part { whole, indices: held })

@@ -3,11 +3,14 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        mpsc::Receiver,
+    },
     time::{Duration, Instant},
 };
 
-use feedwater::{Batch, Pad, Pipeline, ReadyBatch, State, Threads};
+use feedwater::{Batch, Pad, Pipeline, State, Threads};
 use feedwater_profile::{
     Record,
     record::{self, Recorder, Run, Step},
@@ -17,9 +20,11 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Error, Result,
     checkpoint::{Checkpoint, Checkpoints, Progress},
+    device::Devices,
     metrics::{ErrorRate, cer, wer},
     optimizer::{AdamW, Optimizer, Schedule},
-    recipes::{Learns, Recipe},
+    recipes::{Learns, Recipe, has_samples},
+    ring::{self, Ready},
     weights::Weights,
 };
 
@@ -102,8 +107,6 @@ pub struct Took {
     pub wait_nanos: u64,
     /// Samples in it.
     pub rows: u64,
-    /// What the threads that make batches computed since the step before.
-    pub loader_nanos: u64,
 }
 
 /// How the model did on the samples that were held out.
@@ -187,6 +190,8 @@ pub struct Summary {
     pub model: Option<PathBuf>,
     /// The share of the time in which steps did not wait for batches.
     pub busy: f64,
+    /// The share of the time in which the data device prepared batches.
+    pub data_busy: f64,
     /// How many cores' time making batches took, where the system says so.
     pub loader_cores: f64,
 }
@@ -215,6 +220,8 @@ pub struct Trainer<'a, R: ?Sized> {
     pub recipe: &'a R,
     /// How.
     pub settings: &'a Settings,
+    /// Where the data is prepared, and where the model is.
+    pub devices: Devices,
     /// Where its checkpoints are.
     pub checkpoints: Checkpoints,
     /// Where its record goes.
@@ -247,8 +254,21 @@ impl<R: Recipe + ?Sized> Trainer<'_, R> {
         };
         if resume {
             let (found, wrong) = self.checkpoints.newest();
+            let torn = wrong.len();
             for error in wrong {
-                tell(Event::Warning(format!("{error}; the one before it is used")));
+                tell(Event::Warning(format!("{error}; the one before it is looked at")));
+            }
+            match found {
+                None if torn > 0 => {
+                    return Err(Error::config(
+                        "none of the checkpoints can be used",
+                        "another --output-dir, to begin anew",
+                    ));
+                }
+                None => {
+                    tell(Event::Warning("there is no checkpoint to go on from: it begins anew".to_owned()))
+                }
+                Some(_) => {}
             }
             if let Some(checkpoint) = found {
                 (weights, optimizer) = self.resume(&checkpoint, &weights)?;
@@ -257,85 +277,107 @@ impl<R: Recipe + ?Sized> Trainer<'_, R> {
                 progress = checkpoint.progress;
             }
         }
-        let mut recorder = self.recorder(progress.step)?;
-
-        let (mut ended, mut last) = (Ended::Steps, None);
-        let (mut time, mut waited, mut loader) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
-        let mut source = Source { epoch: feed.training.state().epoch(), reading: None };
-        while progress.step < settings.max_steps {
-            if self.stop.load(Ordering::Relaxed) {
-                ended = Ended::Asked;
-                break;
-            }
-            let (took, step) =
-                self.step(&mut weights, &mut optimizer, &mut feed.training, &mut source, progress.step)?;
-            progress.step = took.step;
-            time += Duration::from_nanos(took.nanos);
-            waited += Duration::from_nanos(took.wait_nanos);
-            loader += Duration::from_nanos(took.loader_nanos);
-            if let Some(Err(error)) = recorder.as_mut().map(|recorder| recorder.step(&step)) {
-                tell(Event::Warning(format!("the record ends here: {error}")));
-                recorder = None;
-            }
-            tell(Event::Step(took));
-
-            let at_end = progress.step == settings.max_steps;
-            let evaluate = at_end || progress.step.is_multiple_of(settings.evaluate_every.max(1));
-            if evaluate && let Some(held_out) = &mut feed.held_out {
-                let score = self.evaluate(&weights, held_out, progress.step)?;
-                let better = progress.best.is_none_or(|(best, _)| score.judged() < best);
-                progress.evaluations_since_best =
-                    if better { 0 } else { progress.evaluations_since_best + 1 };
-                if better {
-                    progress.best = Some((score.judged(), progress.step));
-                }
-                last = Some(score);
-                if let Some(Err(error)) = recorder.as_mut().map(|recorder| recorder.score(&score.recorded()))
-                {
-                    tell(Event::Warning(format!("the record ends here: {error}")));
-                    recorder = None;
-                }
-                tell(Event::Evaluated(score, better));
-                if better {
-                    self.save(&mut progress, &weights, &optimizer, &feed.training, tell);
-                }
-                if settings.patience.is_some_and(|patience| progress.evaluations_since_best >= patience) {
-                    ended = Ended::Patience;
-                }
-            }
-            if at_end
-                || ended != Ended::Steps
-                || progress.step.is_multiple_of(settings.checkpoint_every.max(1))
-            {
-                self.save(&mut progress, &weights, &optimizer, &feed.training, tell);
-            }
-            if ended != Ended::Steps {
-                break;
-            }
-        }
-        if ended == Ended::Asked && progress.step > 0 {
-            self.save(&mut progress, &weights, &optimizer, &feed.training, tell);
-        }
-        feed.training.stop();
+        let Feed { mut training, mut held_out } = feed;
+        let mut run = Underway {
+            recorder: self.recorder(progress.step)?,
+            state: training.state(),
+            saved: (resume && progress.step > 0).then_some(progress.step),
+            ended: Ended::Steps,
+            last: None,
+            time: Spent::default(),
+            weights,
+            optimizer,
+            progress,
+        };
+        let left = settings
+            .max_steps
+            .saturating_sub(run.progress.step)
+            .saturating_mul(u64::from(settings.accumulation.max(1)));
+        std::thread::scope(|scope| {
+            let batches = ring::start(scope, self.recipe, &mut training, left, &self.devices);
+            self.steps(&mut run, &batches, held_out.as_mut(), tell)
+        })?;
+        let Underway { weights, progress, recorder, ended, last, time, .. } = run;
         if let Some(Err(error)) = recorder.map(|recorder| recorder.end(Duration::ZERO)) {
             tell(Event::Warning(format!("the record has no end: {error}")));
         }
-        let model = self.checkpoints.path(progress.best.map_or(progress.step, |(_, step)| step));
+        let model = self.checkpoints.model(&progress);
+        let share = |nanos: u64| nanos as f64 / time.all.max(1) as f64;
         let summary = Summary {
             steps: progress.step,
             last,
             best: progress.best,
             ended,
-            model: model.is_dir().then_some(model),
-            busy: 1.0 - waited.as_secs_f64() / time.as_secs_f64().max(1e-9),
-            loader_cores: loader.as_secs_f64() / time.as_secs_f64().max(1e-9),
+            model,
+            busy: 1.0 - share(time.wait),
+            data_busy: share(time.prepare),
+            loader_cores: share(time.loader),
         };
         Ok((weights, summary))
+    }
+
+    /// All steps, with what happens between them.
+    fn steps(
+        &self,
+        run: &mut Underway,
+        batches: &Receiver<Result<Ready>>,
+        mut held_out: Option<&mut Pipeline>,
+        tell: &mut dyn FnMut(Event<'_>),
+    ) -> Result<()> {
+        let settings = self.settings;
+        while run.progress.step < settings.max_steps {
+            if self.stop.load(Ordering::Relaxed) {
+                run.ended = Ended::Asked;
+                if run.progress.step > 0 {
+                    self.save(run, tell);
+                }
+                return Ok(());
+            }
+            let (took, step) = self.step(run, batches)?;
+            run.progress.step = took.step;
+            run.record(tell, |recorder| recorder.step(&step));
+            tell(Event::Step(took));
+
+            let at_end = run.progress.step == settings.max_steps;
+            let due = |every: u64| at_end || took.step.is_multiple_of(every.max(1));
+            let mut save = due(settings.checkpoint_every);
+            if due(settings.evaluate_every)
+                && let Some(held_out) = held_out.as_deref_mut()
+            {
+                let score = self.evaluate(&run.weights, held_out, took.step)?;
+                let best = &mut run.progress.best;
+                let better = best.is_none_or(|(best, _)| score.judged() < best);
+                run.progress.evaluations_since_best += 1;
+                if better {
+                    *best = Some((score.judged(), took.step));
+                    run.progress.evaluations_since_best = 0;
+                }
+                save |= better;
+                run.last = Some(score);
+                run.record(tell, |recorder| recorder.score(&score.recorded()));
+                tell(Event::Evaluated(score, better));
+                if settings.patience.is_some_and(|patience| run.progress.evaluations_since_best >= patience) {
+                    run.ended = Ended::Patience;
+                    save = true;
+                }
+            }
+            if save {
+                self.save(run, tell);
+            }
+            if run.ended != Ended::Steps {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// The record, with what an earlier part of the run wrote of its first steps.
     fn recorder(&self, steps: u64) -> Result<Option<Recorder>> {
         let Some((path, run)) = &self.record else { return Ok(None) };
+        if steps >= self.settings.max_steps {
+            // There is nothing to add to what is there.
+            return Ok(None);
+        }
         let before = if steps > 0 { Record::open(path).ok() } else { None };
         let begin = || -> feedwater_profile::Result<Recorder> {
             let mut recorder = Recorder::create(path, run)?;
@@ -347,6 +389,7 @@ impl<R: Recipe + ?Sized> Trainer<'_, R> {
                     recorder.score(score)?;
                 }
             }
+            recorder.flush()?;
             Ok(recorder)
         };
         begin().map(Some).map_err(|error| {
@@ -373,43 +416,38 @@ impl<R: Recipe + ?Sized> Trainer<'_, R> {
                 ));
             }
         }
-        // In the order in which the model has them: the file's is another.
-        let ordered = fresh
-            .named()
-            .into_iter()
-            .filter_map(|fresh| checkpoint.model.iter().find(|kept| kept.name == fresh.name).cloned());
-        let weights = Weights::from_named(ordered.collect(), fresh.device());
+        let weights = fresh.with(checkpoint.model.clone());
         let steps = checkpoint.progress.step;
         let optimizer = Optimizer::from_named(self.settings.adamw, steps, &checkpoint.optimizer, &weights)?;
         Ok((weights, optimizer))
     }
 
-    fn step(
-        &self,
-        weights: &mut Weights,
-        optimizer: &mut Optimizer,
-        pipeline: &mut Pipeline,
-        source: &mut Source,
-        step: u64,
-    ) -> Result<(Took, Step)> {
+    fn step(&self, run: &mut Underway, batches: &Receiver<Result<Ready>>) -> Result<(Took, Step)> {
         let settings = self.settings;
         let began = Instant::now();
-        let (mut loss, mut rows, mut wait, mut loader_nanos) = (0.0, 0, 0, 0);
+        let (mut loss, mut rows, mut spent) = (0.0, 0, Spent::default());
         let mut record = Step::default();
         let parts = settings.accumulation.max(1);
         for _ in 0..parts {
-            let batch = source.next(pipeline)?;
-            wait += batch.wait_nanos;
-            rows += batch.rows() as u64;
-            loader_nanos += batch.input.cpu_nanos.unwrap_or_else(|| batch.input.total_work_nanos());
-            let value = self.recipe.loss(weights, &batch)?;
+            let asked = Instant::now();
+            let Ok(ready) = batches.recv() else {
+                return Err(Error::config("the batches ended before the run", "this is a bug"));
+            };
+            let Ready { batch, state, input, epoch, rows: of_batch, prepare_nanos } = ready?;
+            spent.wait += asked.elapsed().as_nanos() as u64;
+            spent.loader += input.cpu_nanos.unwrap_or_else(|| input.total_work_nanos());
+            spent.prepare += prepare_nanos;
+            rows += of_batch;
+            let value = self.recipe.loss(&run.weights, &batch)?;
             let mut gradients = value.backward();
-            optimizer.add(weights.gradients(&mut gradients));
+            run.optimizer.add(run.weights.gradients(&mut gradients));
             loss += value.into_scalar::<f64>() / f64::from(parts);
-            record.epoch = batch.epoch;
+            run.state = state;
+            record.epoch = epoch;
             // How one batch was made; of several that make a step, no one speaks for the others.
-            record.input = (parts == 1).then(|| batch.input.clone());
+            record.input = (parts == 1).then_some(input);
         }
+        let step = run.progress.step;
         if !loss.is_finite() {
             return Err(Error::Diverged {
                 what: format!("the loss of step {} is {loss}", step + 1),
@@ -419,16 +457,24 @@ impl<R: Recipe + ?Sized> Trainer<'_, R> {
         let computed = Instant::now();
         let rate =
             settings.learning_rate * settings.schedule.share(step, settings.warm_up, settings.max_steps);
-        let norm = optimizer.step(weights, rate, settings.clip);
-        let nanos = began.elapsed().as_nanos() as u64;
+        let norm = run.optimizer.step(&mut run.weights, rate, settings.clip);
+        if !norm.is_finite() {
+            return Err(Error::Diverged {
+                what: format!("the gradient of step {} is {norm}", step + 1),
+                hint: format!("a lower `--learning-rate` than {}", settings.learning_rate),
+            });
+        }
+        spent.all = began.elapsed().as_nanos() as u64;
+        run.time.add(spent);
         record.step = step;
-        record.wall_nanos = nanos;
-        record.wait_nanos = wait;
+        record.wall_nanos = spent.all;
+        record.wait_nanos = spent.wait;
         record.optimizer_nanos = computed.elapsed().as_nanos() as u64;
-        record.compute_nanos = nanos.saturating_sub(wait + record.optimizer_nanos);
+        record.compute_nanos = spent.all.saturating_sub(spent.wait + record.optimizer_nanos);
         record.rows = rows;
         record.loss = Some(loss);
-        Ok((Took { step: step + 1, loss, rate, norm, nanos, wait_nanos: wait, rows, loader_nanos }, record))
+        let took = Took { step: step + 1, loss, rate, norm, nanos: spent.all, wait_nanos: spent.wait, rows };
+        Ok((took, record))
     }
 
     /// How the weights do on what was held out.
@@ -440,13 +486,21 @@ impl<R: Recipe + ?Sized> Trainer<'_, R> {
         let learns = self.recipe.learns();
         for batch in held_out.epoch(0) {
             let batch = batch?;
-            loss += self.recipe.loss(&still, &batch)?.into_scalar::<f64>() * batch.rows() as f64;
-            count += batch.rows();
+            if !has_samples(&batch) {
+                continue;
+            }
+            let rows = batch.valid.iter().filter(|valid| **valid).count();
+            let batch = self.recipe.prepare(&batch, &self.devices.data)?.to_device(&self.devices.model);
+            loss += self.recipe.loss(&still, &batch)?.into_scalar::<f64>() * rows as f64;
+            count += rows;
             if learns == Learns::Features {
                 continue;
             }
             let (right, guessed) = (self.recipe.right(&batch)?, self.recipe.guess(&still, &batch)?);
-            for (right, guessed) in right.iter().zip(&guessed) {
+            for ((right, guessed), valid) in right.iter().zip(&guessed).zip(&batch.valid) {
+                if !valid {
+                    continue;
+                }
                 letters += cer([(right.as_str(), guessed.as_str())]);
                 words += wer([(right.as_str(), guessed.as_str())]);
                 classes += ErrorRate { errors: u64::from(right != guessed), of: 1 };
@@ -459,22 +513,30 @@ impl<R: Recipe + ?Sized> Trainer<'_, R> {
             Learns::Classes => Wrong::Classes { error: classes.share() },
             Learns::Features => Wrong::Nothing,
         };
-        Ok(Score { step, loss: loss / count.max(1) as f64, wrong })
+        let loss = loss / count.max(1) as f64;
+        if !loss.is_finite() {
+            return Err(Error::Diverged {
+                what: format!("after step {step}, the loss of what was held out is {loss}"),
+                hint: "is there a NaN in the data? `feedwater inspect --decode` looks".to_owned(),
+            });
+        }
+        Ok(Score { step, loss, wrong })
     }
 
     /// A checkpoint that cannot be written does not end the run: the one before is still there.
-    fn save(
-        &self,
-        progress: &mut Progress,
-        weights: &Weights,
-        optimizer: &Optimizer,
-        pipeline: &Pipeline,
-        tell: &mut dyn FnMut(Event<'_>),
-    ) {
-        progress.feed = pipeline.state().to_json();
-        let (model, state) = (weights.named(), optimizer.named(weights));
-        match self.checkpoints.write(progress, &model, &state, |folder| self.recipe.save(folder)) {
-            Ok(path) => tell(Event::Saved(&path)),
+    fn save(&self, run: &mut Underway, tell: &mut dyn FnMut(Event<'_>)) {
+        if run.saved == Some(run.progress.step) {
+            return;
+        }
+        // What a checkpoint is the end of must not lack in the record.
+        run.record(tell, Recorder::flush);
+        run.progress.feed = run.state.to_json();
+        let (model, state) = (run.weights.named(), run.optimizer.named(&run.weights));
+        match self.checkpoints.write(&run.progress, &model, &state, |folder| self.recipe.save(folder)) {
+            Ok(path) => {
+                run.saved = Some(run.progress.step);
+                tell(Event::Saved(&path));
+            }
             Err(error) => {
                 tell(Event::Warning(format!("{error}; the run goes on, with the checkpoint before")));
             }
@@ -482,25 +544,49 @@ impl<R: Recipe + ?Sized> Trainer<'_, R> {
     }
 }
 
-/// Batches, epoch after epoch.
-struct Source {
-    epoch: u64,
-    reading: Option<feedwater::pipeline::Reading>,
+/// A run while it goes on.
+struct Underway {
+    weights: Weights,
+    optimizer: Optimizer,
+    progress: Progress,
+    /// The state of the data after the last batch that was learned from.
+    state: State,
+    recorder: Option<Recorder>,
+    /// The step of the newest checkpoint.
+    saved: Option<u64>,
+    ended: Ended,
+    last: Option<Score>,
+    time: Spent,
 }
 
-impl Source {
-    fn next(&mut self, pipeline: &mut Pipeline) -> Result<ReadyBatch> {
-        for _ in 0..2 {
-            let reading = self.reading.get_or_insert_with(|| pipeline.begin(self.epoch));
-            if let Some(batch) = pipeline.next(reading) {
-                return Ok(batch?);
-            }
-            self.reading = None;
-            self.epoch += 1;
+impl Underway {
+    /// Writes to the record, while that can be done.
+    fn record(
+        &mut self,
+        tell: &mut dyn FnMut(Event<'_>),
+        write: impl FnOnce(&mut Recorder) -> feedwater_profile::Result<()>,
+    ) {
+        if let Some(Err(error)) = self.recorder.as_mut().map(write) {
+            tell(Event::Warning(format!("the record ends here: {error}")));
+            self.recorder = None;
         }
-        Err(Error::config(
-            "an epoch has no batches",
-            "is every sample left out? `feedwater inspect` shows them",
-        ))
+    }
+}
+
+/// Nanoseconds of steps: all, those that were waited, and what was done meanwhile to make and to prepare batches.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spent {
+    all: u64,
+    wait: u64,
+    loader: u64,
+    prepare: u64,
+}
+
+impl Spent {
+    fn add(&mut self, more: Self) {
+        self.all += more.all;
+        self.wait += more.wait;
+        self.loader += more.loader;
+        self.prepare += more.prepare;
     }
 }

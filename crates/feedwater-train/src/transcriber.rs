@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::{
     Error, Result,
     checkpoint::Checkpoints,
-    recipes::{self, Learns, Recipe},
+    recipes::{self, Learns, Recipe, has_samples},
     weights::Weights,
 };
 
@@ -66,10 +66,14 @@ impl Transcriber {
             let batch = match batch {
                 Ok(batch) => batch,
                 // None is left that can be read; what is wrong with them is told below.
-                Err(_) if bad.is_file() => break,
+                Err(feedwater::Error::AllBad { .. }) => break,
                 Err(error) => return Err(error.into()),
             };
-            let texts = self.recipe.guess(&self.weights, &batch)?;
+            if !has_samples(&batch) {
+                continue;
+            }
+            let prepared = self.recipe.prepare(&batch, self.weights.device())?;
+            let texts = self.recipe.guess(&self.weights, &prepared)?;
             for ((key, text), valid) in batch.keys.iter().zip(texts).zip(&batch.valid) {
                 if !valid {
                     continue;
@@ -115,6 +119,5 @@ pub fn model_in(folder: &Path) -> Result<PathBuf> {
             "a folder with a `config.json`, or the --output-dir of `feedwater train`",
         )
     })?;
-    let best = newest.progress.best.map(|(_, step)| checkpoints.path(step));
-    Ok(best.filter(|best| best.is_dir()).unwrap_or(newest.path))
+    Ok(checkpoints.model(&newest.progress).unwrap_or(newest.path))
 }

@@ -96,6 +96,12 @@ impl Weights {
         &self.device
     }
 
+    /// A tensor of the same device, to be computed with.
+    pub(crate) fn near<const D: usize>(&self, tensor: &Tensor<D>) -> Tensor<D> {
+        let tensor = tensor.clone();
+        if self.device.is_autodiff() { tensor.autodiff() } else { tensor }
+    }
+
     /// How many numbers there are.
     pub fn count(&self) -> usize {
         self.shapes.iter().map(|shape| shape.iter().product::<usize>()).sum()

@@ -10,11 +10,15 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use feedwater::source;
+use feedwater::{
+    Builder, Policy,
+    source::{self, Source},
+};
 use feedwater_train::{
     Device, Error,
     checkpoint::{Checkpoints, check},
-    recipes::{Recipe, cnn_lstm::CnnLstm},
+    device::Devices,
+    recipes::{Recipe, cnn_lstm::CnnLstm, whisper::Whisper},
     trainer::{Ended, Event, Feed, Settings, Summary, Trainer, batches},
     vocabulary::Vocabulary,
     weights::{Named, Weights},
@@ -73,24 +77,39 @@ impl Place {
         self.folder.path().join(name)
     }
 
+    fn open(&self) -> Box<dyn Source> {
+        source::open(self.folder.path().join("data")).unwrap()
+    }
+
     /// Trains `steps`; stopped after `stop_after` of them.
     fn run(&self, name: &str, settings: &Settings, stop_after: u64) -> Result<Run, Error> {
-        let open = || source::open(self.folder.path().join("data")).unwrap();
-        let recipe = CnnLstm::transcriber(Vocabulary::of(&*open())?, 8, 6);
+        let recipe = CnnLstm::transcriber(Vocabulary::of(&*self.open())?, 8, 6);
+        let weights = recipe.weights(settings.seed, &Device::flex());
+        self.run_recipe(&recipe, weights, name, settings, stop_after)
+    }
+
+    fn run_recipe(
+        &self,
+        recipe: &dyn Recipe,
+        weights: Weights,
+        name: &str,
+        settings: &Settings,
+        stop_after: u64,
+    ) -> Result<Run, Error> {
         let stop = AtomicBool::new(false);
         let trainer = Trainer {
-            recipe: &recipe,
+            recipe,
             settings,
+            devices: Devices::one(Device::flex()),
             checkpoints: Checkpoints::new(self.checkpoints(name)),
             record: None,
             stop: &stop,
         };
         let feed = Feed {
-            training: batches(recipe.pipeline(open(), true)?, settings, true)?,
-            held_out: Some(batches(recipe.pipeline(open(), true)?, settings, false)?),
+            training: batches(self.builder(recipe)?, settings, true)?,
+            held_out: Some(batches(self.builder(recipe)?, settings, false)?),
         };
         let (mut losses, mut warnings) = (Vec::new(), Vec::new());
-        let weights = recipe.weights(settings.seed, &Device::flex());
         let (weights, summary): (Weights, _) =
             trainer.run(weights, feed, true, &mut |event| match event {
                 Event::Step(took) => {
@@ -101,6 +120,36 @@ impl Place {
                 _ => {}
             })?;
         Ok(Run { weights: weights.named(), summary, losses, warnings })
+    }
+}
+
+impl Place {
+    fn builder(&self, recipe: &dyn Recipe) -> Result<Builder, Error> {
+        let bad = self.folder.path().join("bad.jsonl");
+        Ok(recipe.pipeline(self.open(), true)?.policy(Policy::skip_up_to(0.5).quarantine(bad)))
+    }
+
+    /// A Whisper that is small enough for a test.
+    fn whisper(&self) -> Whisper {
+        let vocabulary = Vocabulary::of(&*self.open()).unwrap();
+        let folder = self.folder.path().join("whisper");
+        fs::create_dir(&folder).unwrap();
+        Whisper::new("tiny", 1, None, &vocabulary).unwrap().save(&folder).unwrap();
+        let path = folder.join("config.json");
+        let mut config: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        for (name, value) in [
+            ("d_model", 8),
+            ("encoder_layers", 1),
+            ("decoder_layers", 1),
+            ("encoder_ffn_dim", 8),
+            ("decoder_ffn_dim", 8),
+            ("encoder_attention_heads", 2),
+            ("decoder_attention_heads", 2),
+        ] {
+            config[name] = value.into();
+        }
+        fs::write(path, config.to_string()).unwrap();
+        Whisper::load(&folder).unwrap()
     }
 }
 
@@ -210,4 +259,58 @@ fn a_dataset_without_texts_is_told_so() {
     fs::remove_file(place.folder.path().join("data/metadata.jsonl")).unwrap();
     let error = place.run("run", &settings(), 1).unwrap_err().to_string();
     assert!(error.contains("no sample of the dataset has a text"), "{error}");
+}
+
+#[test]
+fn a_whisper_that_was_stopped_ends_with_the_same_weights_and_its_places_untouched() {
+    let place = Place::new();
+    let recipe = place.whisper();
+    let fresh = || recipe.weights(3, &Device::flex());
+    let whole = place.run_recipe(&recipe, fresh(), "whole", &settings(), u64::MAX).unwrap();
+    assert!(whole.losses[13].1 < whole.losses[0].1);
+    place.run_recipe(&recipe, fresh(), "stopped", &settings(), 6).unwrap();
+    let second = place.run_recipe(&recipe, fresh(), "stopped", &settings(), u64::MAX).unwrap();
+    assert_eq!(second.weights, whole.weights);
+    let places = |weights: &[Named]| {
+        let name = "model.encoder.embed_positions.weight";
+        weights.iter().find(|weight| weight.name == name).unwrap().values.clone()
+    };
+    assert_eq!(places(&whole.weights), places(&fresh().named()));
+}
+
+#[test]
+fn a_batch_of_bad_samples_alone_is_passed_over() {
+    let place = Place::new();
+    fs::write(place.folder.path().join("data/3.wav"), "no sound").unwrap();
+    let settings = Settings { batch_size: 1, accumulation: 1, max_steps: 25, ..settings() };
+    let run = place.run("run", &settings, u64::MAX).unwrap();
+    assert_eq!(run.losses.len(), 25);
+}
+
+#[test]
+fn a_row_is_heard_the_same_whatever_it_travels_with() {
+    let place = Place::new();
+    let recipe = CnnLstm::transcriber(Vocabulary::of(&*place.open()).unwrap(), 8, 6);
+    let weights = recipe.weights(1, &Device::flex()).frozen();
+    let rows = |size: u64| {
+        let settings = Settings { batch_size: size, buckets: 1, ..settings() };
+        let mut found = Vec::new();
+        for batch in batches(place.builder(&recipe).unwrap(), &settings, false).unwrap().epoch(0) {
+            let batch = batch.unwrap();
+            let (logits, lengths) =
+                recipe.frames(&weights, &recipe.prepare(&batch, &Device::flex()).unwrap());
+            let [_, frames, classes] = logits.dims();
+            let values: Vec<f32> = logits.into_data_as::<f32>().try_into_vec().unwrap();
+            for (row, (key, length)) in batch.keys.iter().zip(&lengths).enumerate() {
+                found.push((key.clone(), values[row * frames * classes..][..length * classes].to_vec()));
+            }
+        }
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        found
+    };
+    for ((key, alone), (_, together)) in rows(1).into_iter().zip(rows(10)) {
+        for (one, other) in alone.iter().zip(&together) {
+            assert!((one - other).abs() < 1e-5, "{key}: {one} and {other}");
+        }
+    }
 }

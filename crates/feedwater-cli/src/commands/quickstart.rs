@@ -15,6 +15,7 @@ use feedwater_profile::{
 };
 use feedwater_train::{
     Device,
+    device::Devices,
     metrics::{cer, wer},
     optimizer::Schedule,
     recipes::cnn_lstm::CnnLstm,
@@ -29,6 +30,7 @@ use serde_json::json;
 use super::{
     generate,
     report::{print, write},
+    train::STOPPED,
 };
 use crate::{
     profile::{
@@ -51,7 +53,12 @@ Run again, it goes on where it was, or shows what it has. Ctrl-C loses nothing.
 
 Examples:
   feedwater quickstart
-  feedwater quickstart --out /tmp/try --steps 600";
+  feedwater quickstart --out /tmp/try --steps 600
+
+Exit codes:
+  0  all of it was done
+  2  something could not be done
+  130  stopped by Ctrl-C";
 
 /// What to make.
 #[derive(Debug, clap::Args)]
@@ -121,7 +128,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     let folder = out.join("model");
     let Some(trained) = train_model(options, training, open(&tried)?, &folder)? else {
         say("stopped; the same command goes on from here");
-        return Ok(130);
+        return Ok(STOPPED);
     };
     say(&trained);
 
@@ -210,11 +217,13 @@ fn train_model(
         checkpoint_every: 300,
         ..Settings::default()
     };
-    let weights = recipe.weights(settings.seed, &Device::flex());
+    let devices = Devices::one(Device::flex());
+    let weights = recipe.weights(settings.seed, &devices.model);
     let stop = interrupted()?;
     let job = Job {
         recipe: &recipe,
         settings,
+        devices,
         weights,
         training,
         held_out,

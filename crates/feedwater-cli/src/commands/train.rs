@@ -7,7 +7,7 @@ use feedwater::{
     source::{self, Source},
 };
 use feedwater_train::{
-    Device,
+    device::{self, Devices},
     optimizer::{AdamW, Schedule},
     recipes::{
         Recipe,
@@ -17,6 +17,7 @@ use feedwater_train::{
     },
     split,
     trainer::{Ended, Settings, Summary},
+    transcriber::model_in,
     vocabulary::Vocabulary,
     weights::{Weights, read_safetensors},
 };
@@ -24,7 +25,7 @@ use miette::miette;
 use serde_json::{Value, json};
 
 use super::report::print;
-use crate::train::{Job, interrupted, told, wrong_in_words};
+use crate::train::{Job, interrupted, refuse_another, told, wrong_in_words};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -40,7 +41,8 @@ goes on from there, with the same batches as if nothing had been.
 
 Exit codes:
   0  trained
-  2  the data, the settings or the checkpoint cannot be used";
+  2  the data, the settings or the checkpoint cannot be used
+  130  stopped by Ctrl-C, after a checkpoint";
 
 /// What to train.
 #[derive(Debug, clap::Args)]
@@ -74,7 +76,7 @@ struct CnnLstmOptions {
     #[arg(long, default_value_t = 96, value_parser = clap::value_parser!(u16).range(1..=4096))]
     hidden: u16,
     /// Times through the data before there is a classifier, in which hidden parts are guessed
-    #[arg(long, alias = "encoder_epochs", default_value_t = 2.0)]
+    #[arg(long, alias = "encoder_epochs", default_value_t = 2.0, value_parser = epochs)]
     encoder_epochs: f64,
 }
 
@@ -133,7 +135,7 @@ struct Common {
     #[arg(long, alias = "max_steps", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max_steps: Option<u64>,
     /// Times through the data, where --max-steps is not given
-    #[arg(long, alias = "num_epochs", alias = "epochs", default_value_t = 10.0)]
+    #[arg(long, alias = "num_epochs", alias = "epochs", default_value_t = 10.0, value_parser = epochs)]
     num_epochs: f64,
     /// The highest rate [default: 3e-3 for cnn-lstm, 1e-4 for whisper]
     #[arg(long, alias = "learning_rate", alias = "lr")]
@@ -151,10 +153,10 @@ struct Common {
     #[arg(long, alias = "max_grad_norm", default_value_t = 1.0)]
     max_grad_norm: f64,
     /// Steps between evaluations
-    #[arg(long, alias = "eval_steps", default_value_t = 100)]
+    #[arg(long, alias = "eval_steps", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     eval_steps: u64,
     /// Steps between checkpoints
-    #[arg(long, alias = "save_steps", default_value_t = 100)]
+    #[arg(long, alias = "save_steps", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     save_steps: u64,
     /// Evaluations without a better one that end the run
     #[arg(long, alias = "early_stopping_patience", value_name = "N")]
@@ -168,6 +170,12 @@ struct Common {
         value_name = "N"
     )]
     threads: Option<u16>,
+    /// Where the model is: cpu, or vulkan or vulkan:N where that was built in
+    #[arg(long, alias = "model-device", alias = "model_device", default_value = "cpu")]
+    device: String,
+    /// Where batches are prepared, if not there
+    #[arg(long, alias = "data_device", value_name = "DEVICE")]
+    data_device: Option<String>,
     /// Numbers to compute with
     #[arg(long, value_enum, default_value_t = Precision::F32)]
     precision: Precision,
@@ -202,6 +210,16 @@ enum Precision {
     Bf16,
     #[value(alias = "fp16")]
     F16,
+}
+
+/// As a shell says that Ctrl-C ended a command.
+pub(crate) const STOPPED: u8 = 130;
+
+fn epochs(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(epochs) if epochs.is_finite() && epochs >= 0.0 => Ok(epochs),
+        _ => Err("a number of epochs, 0 or more".to_owned()),
+    }
 }
 
 /// Samples that say what a dataset is.
@@ -245,6 +263,12 @@ impl Common {
         Ok(Data { whole: open(&self.data_dir)?, tried: self.eval_data.as_ref().map(open).transpose()? })
     }
 
+    fn devices(&self) -> miette::Result<Devices> {
+        let model = device::named(&self.device).map_err(told)?;
+        let data = self.data_device.as_deref().map(device::named).transpose().map_err(told)?;
+        Ok(Devices { data: data.unwrap_or_else(|| model.clone()), model })
+    }
+
     /// What is done with a wish that this device does not do fast: one line, and the run goes on.
     fn precision(&self) {
         let wish = match (self.precision, self.bf16, self.fp16) {
@@ -252,7 +276,7 @@ impl Common {
             (Precision::F16, ..) | (_, _, true) => "f16",
             _ => return,
         };
-        eprintln!("precision {wish} is slower than f32 on this device, the CPU: the run is in f32");
+        eprintln!("precision {wish} is not done faster than f32 by the native trainer: the run is in f32");
     }
 
     fn settings(&self, samples: u64, epochs: f64, learning_rate: f64) -> Settings {
@@ -261,7 +285,7 @@ impl Common {
         Settings {
             batch_size: self.batch_size,
             accumulation: self.gradient_accumulation_steps,
-            max_steps: self.max_steps.unwrap_or((an_epoch as f64 * epochs).ceil().max(1.0) as u64),
+            max_steps: (an_epoch as f64 * epochs).ceil().max(1.0) as u64,
             learning_rate: self.learning_rate.unwrap_or(learning_rate),
             warm_up: self.warmup_steps,
             schedule: match self.lr_scheduler_type {
@@ -286,32 +310,54 @@ impl Common {
         recipe: &dyn Recipe,
         weights: Weights,
         data: Data,
+        devices: &Devices,
         stage: Stage<'_>,
-    ) -> miette::Result<Summary> {
+    ) -> miette::Result<(Summary, f64)> {
         let (training, held_out): (Box<dyn Source>, Box<dyn Source>) = if let Some(tried) = data.tried {
             (data.whole, tried)
         } else {
             let (training, held_out) = split::hold_out(data.whole, 20);
             (Box::new(training), Box::new(held_out))
         };
-        let settings = self.settings(training.len(), stage.epochs, stage.learning_rate);
+        let mut settings = self.settings(training.len(), stage.epochs, stage.learning_rate);
+        if let Some(steps) = self.max_steps.filter(|_| stage.last) {
+            settings.max_steps = steps;
+        }
         if !self.json {
             let (samples, tried) = (training.len(), held_out.len());
             eprintln!("data      {samples} samples to learn from, {tried} held out");
-            eprintln!(
-                "model     {} numbers to learn; one device, the CPU, is the model's and the data's",
-                weights.count()
-            );
+            let where_ = if devices.are_one() {
+                format!("one device for the data and the model, {}", self.device)
+            } else {
+                let data = self.data_device.as_deref().unwrap_or(&self.device);
+                format!("data on {data}, the model on {}", self.device)
+            };
+            eprintln!("model     {} numbers to learn; {where_}", weights.count());
         }
         let stop = interrupted()?;
         let folder = stage.folder.to_owned();
         let resume = self.resume;
-        let job = Job { recipe, settings, weights, training, held_out, folder, resume, stop: &stop };
+        let job = Job {
+            recipe,
+            settings,
+            devices: devices.clone(),
+            weights,
+            training,
+            held_out,
+            folder,
+            resume,
+            stop: &stop,
+        };
         let (summary, seconds) = job.run()?;
-        let said =
-            if self.json { as_json(&summary, seconds).to_string() } else { as_text(&summary, seconds) };
-        print(&said)?;
-        Ok(summary)
+        if !self.json {
+            print(&as_text(&summary, seconds))?;
+        }
+        Ok((summary, seconds))
+    }
+
+    /// The folder with the model to begin with.
+    fn begins_with(&self) -> miette::Result<Option<PathBuf>> {
+        self.model.as_deref().map(model_in).transpose().map_err(told)
     }
 }
 
@@ -319,65 +365,97 @@ impl Common {
 #[derive(Clone, Copy)]
 struct Stage<'a> {
     folder: &'a Path,
+    /// Whether it is what --max-steps is meant for.
+    last: bool,
     epochs: f64,
     learning_rate: f64,
 }
 
 pub(crate) fn run(options: &Options) -> miette::Result<u8> {
-    match &options.recipe {
-        RecipeOptions::CnnLstm(options) => cnn_lstm(options),
-        RecipeOptions::Whisper(options) => whisper(options),
+    let (common, stages) = match &options.recipe {
+        RecipeOptions::CnnLstm(options) => (&options.common, cnn_lstm(options)?),
+        RecipeOptions::Whisper(options) => (&options.common, whisper(options)?),
+    };
+    if common.json {
+        let [before @ .., (summary, seconds)] = stages.as_slice() else { return Ok(0) };
+        let mut object = as_json(summary, *seconds);
+        let before: Vec<Value> = before.iter().map(|(summary, seconds)| as_json(summary, *seconds)).collect();
+        object["encoder"] = before.into_iter().next().unwrap_or(Value::Null);
+        print(&object.to_string())?;
     }
-    .map(|()| 0)
+    let stopped = stages.iter().any(|(summary, _)| summary.ended == Ended::Asked);
+    Ok(if stopped { STOPPED } else { 0 })
 }
 
-fn cnn_lstm(options: &CnnLstmOptions) -> miette::Result<()> {
+fn cnn_lstm(options: &CnnLstmOptions) -> miette::Result<Vec<(Summary, f64)>> {
     let common = &options.common;
     common.precision();
     let data = common.data()?;
+    let model = common.begins_with()?;
     let (channels, hidden) = (usize::from(options.channels), usize::from(options.hidden));
-    let device = Device::flex();
+    let devices = common.devices()?;
     let folder = common.folder("cnn-lstm");
+    refuse_another(&folder, common.resume)?;
     let learning_rate = 3e-3;
-    let stage = Stage { folder: &folder, epochs: common.num_epochs, learning_rate };
-    let begin = |recipe: &CnnLstm| match &common.model {
-        Some(folder) => fitting(folder, &recipe.weights(common.seed, &device)).map_err(told),
-        None => Ok(recipe.weights(common.seed, &device)),
+    let stage = Stage { folder: &folder, last: true, epochs: common.num_epochs, learning_rate };
+    let begin = |recipe: &CnnLstm| match &model {
+        Some(folder) => fitting(folder, &recipe.weights(common.seed, &devices.model)).map_err(told),
+        None => Ok(recipe.weights(common.seed, &devices.model)),
     };
     let columns = columns(&*data.whole)?;
-    let task =
-        options.task.unwrap_or(if columns.is_some() { WhichTask::Classify } else { WhichTask::Transcribe });
-    let Some(bins) = columns.filter(|_| task == WhichTask::Classify) else {
-        let recipe = match &common.model {
+    let fits = if columns.is_some() { WhichTask::Classify } else { WhichTask::Transcribe };
+    if options.task.is_some_and(|task| task != fits) {
+        let (has, can) = match fits {
+            WhichTask::Classify => ("arrays", "classify"),
+            WhichTask::Transcribe => ("sound", "transcribe"),
+        };
+        return Err(miette!(
+            help = format!("--task {can}, or leave it out"),
+            "the data is {has}, which is not for that task"
+        ));
+    }
+    let Some(bins) = columns else {
+        let recipe = match &model {
             Some(folder) => CnnLstm::load(folder).map_err(told)?,
             None => CnnLstm::transcriber(Vocabulary::of(&*data.whole).map_err(told)?, channels, hidden),
         };
         let weights = begin(&recipe)?;
-        return common.train(&recipe, weights, data, stage).map(drop);
+        return Ok(vec![common.train(&recipe, weights, data, &devices, stage)?]);
     };
 
     let names = classes(&*data.whole)?;
     let classifier = CnnLstm::of_arrays(bins, channels, hidden, Task::Classify(names));
     let mut weights = begin(&classifier)?;
-    if options.encoder_epochs > 0.0 && common.model.is_none() {
+    let mut done = Vec::new();
+    if options.encoder_epochs > 0.0 && model.is_none() {
         let encoder = CnnLstm::of_arrays(bins, channels, hidden, Task::Reconstruct);
         let folder = folder.join("encoder");
         if !common.json {
             eprintln!("encoder   learns to guess what is hidden; --encoder-epochs 0 leaves it out");
         }
-        let stage = Stage { folder: &folder, epochs: options.encoder_epochs, learning_rate };
-        let summary = common.train(&encoder, encoder.weights(common.seed, &device), common.data()?, stage)?;
-        if summary.ended == Ended::Asked {
-            return Ok(());
+        let stage = Stage { folder: &folder, last: false, epochs: options.encoder_epochs, learning_rate };
+        let (summary, seconds) = common.train(
+            &encoder,
+            encoder.weights(common.seed, &devices.model),
+            common.data()?,
+            &devices,
+            stage,
+        )?;
+        let model = summary.model.clone();
+        let stopped = summary.ended == Ended::Asked;
+        done.push((summary, seconds));
+        if stopped {
+            return Ok(done);
         }
-        let model = summary.model.ok_or_else(|| miette!("the encoder could not be saved"))?;
+        let model = model.ok_or_else(|| miette!("the encoder could not be saved"))?;
         let learned = read_safetensors(&model.join("model.safetensors")).map_err(told)?;
         weights = weights.with(learned);
         if !common.json {
             eprintln!("classifier");
         }
     }
-    common.train(&classifier, weights, data, stage).map(drop)
+    done.push(common.train(&classifier, weights, data, &devices, stage)?);
+    Ok(done)
 }
 
 /// The columns of the arrays of a dataset; nothing where it has sound.
@@ -404,6 +482,9 @@ fn columns(source: &dyn Source) -> miette::Result<Option<usize>> {
     Ok(None)
 }
 
+/// More classes than this are numbers of something else.
+const MOST_CLASSES: u64 = 100_000;
+
 /// The names of the classes of a dataset.
 fn classes(source: &dyn Source) -> miette::Result<Vec<String>> {
     if !source.classes().is_empty() {
@@ -423,17 +504,24 @@ fn classes(source: &dyn Source) -> miette::Result<Vec<String>> {
             "the samples have no labels to learn"
         )
     })?;
+    if most >= MOST_CLASSES {
+        return Err(miette!(
+            help = "labels are numbers from 0 on, without gaps",
+            "a sample has the label {most}, and there can be {MOST_CLASSES} classes"
+        ));
+    }
     Ok((0..=most).map(|class| class.to_string()).collect())
 }
 
-fn whisper(options: &WhisperOptions) -> miette::Result<()> {
+fn whisper(options: &WhisperOptions) -> miette::Result<Vec<(Summary, f64)>> {
     let common = &options.common;
     common.precision();
     let data = common.data()?;
-    let device = Device::flex();
+    let model = common.begins_with()?;
+    let devices = common.devices()?;
     let seconds = usize::from(options.max_seconds);
     let letters = Vocabulary::of(&*data.whole).map_err(told)?;
-    let mut recipe = match &common.model {
+    let mut recipe = match &model {
         Some(folder) => Whisper::load(folder),
         None => Whisper::new(&options.model_size, seconds, options.tokenizer.as_deref(), &letters),
     }
@@ -444,14 +532,14 @@ fn whisper(options: &WhisperOptions) -> miette::Result<()> {
     if options.use_chunking {
         recipe = recipe.chunked();
     }
-    let fresh = recipe.weights(common.seed, &device);
-    let weights = match &common.model {
+    let fresh = recipe.weights(common.seed, &devices.model);
+    let weights = match &model {
         Some(folder) => fitting(folder, &fresh).map_err(told)?,
         None => fresh,
     };
     let folder = common.folder("whisper");
-    let stage = Stage { folder: &folder, epochs: common.num_epochs, learning_rate: 1e-4 };
-    common.train(&recipe, weights, data, stage).map(drop)
+    let stage = Stage { folder: &folder, last: true, epochs: common.num_epochs, learning_rate: 1e-4 };
+    Ok(vec![common.train(&recipe, weights, data, &devices, stage)?])
 }
 
 fn as_json(summary: &Summary, seconds: f64) -> Value {
@@ -460,6 +548,7 @@ fn as_json(summary: &Summary, seconds: f64) -> Value {
         "steps": summary.steps,
         "seconds": seconds,
         "busy": summary.busy,
+        "data_busy": summary.data_busy,
         "loader_cores": summary.loader_cores,
         "held_out": summary.last,
         "best": summary.best.map(|(wrong, step)| json!({ "wrong": wrong, "step": step })),

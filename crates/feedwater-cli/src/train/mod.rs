@@ -12,6 +12,7 @@ use feedwater::{Policy, source::Source};
 use feedwater_profile::{machine, record};
 use feedwater_train::{
     checkpoint::Checkpoints,
+    device::Devices,
     recipes::Recipe,
     trainer::{Feed, Settings, Summary, Trainer, batches},
     weights::Weights,
@@ -24,6 +25,7 @@ pub(crate) use progress::{Progress, wrong_in_words};
 pub(crate) struct Job<'a> {
     pub(crate) recipe: &'a dyn Recipe,
     pub(crate) settings: Settings,
+    pub(crate) devices: Devices,
     /// To begin with.
     pub(crate) weights: Weights,
     pub(crate) training: Box<dyn Source>,
@@ -37,9 +39,10 @@ pub(crate) struct Job<'a> {
 impl Job<'_> {
     /// Trains, and shows how it goes on. How it ended, and how many seconds it took.
     pub(crate) fn run(self) -> miette::Result<(Summary, f64)> {
-        let Self { recipe, settings, weights, training, held_out, folder, resume, stop } = self;
+        let Self { recipe, settings, devices, weights, training, held_out, folder, resume, stop } = self;
         std::fs::create_dir_all(&folder)
             .map_err(|error| miette!("cannot make `{}`: {error}", folder.display()))?;
+        refuse_another(&folder, resume)?;
         let bad = folder.join("quarantine.jsonl");
         if !resume {
             // Of an earlier run in the same folder.
@@ -50,7 +53,10 @@ impl Job<'_> {
             let builder = recipe.pipeline(source, true).map_err(told)?.policy(policy);
             batches(builder, &settings, learn).map_err(told)
         };
-        let feed = Feed { training: feed(training, true)?, held_out: Some(feed(held_out, false)?) };
+        let feed = Feed {
+            training: feed(training, true)?,
+            held_out: if held_out.is_empty() { None } else { Some(feed(held_out, false)?) },
+        };
         let run = record::Run {
             name: format!("train {}", recipe.name()),
             writer: format!("feedwater {}", env!("CARGO_PKG_VERSION")),
@@ -62,7 +68,7 @@ impl Job<'_> {
             host: machine::host(),
             settings: record::Settings {
                 loader: "feedwater".to_owned(),
-                batch_size: Some(settings.batch_size),
+                batch_size: Some(settings.batch_size * u64::from(settings.accumulation.max(1))),
                 ..record::Settings::default()
             },
             ..record::Run::default()
@@ -70,6 +76,7 @@ impl Job<'_> {
         let trainer = Trainer {
             recipe,
             settings: &settings,
+            devices,
             checkpoints: Checkpoints::new(folder.join("checkpoints")),
             record: Some((folder.join("record.jsonl"), run)),
             stop,
@@ -85,12 +92,24 @@ impl Job<'_> {
     }
 }
 
+/// Two runs in one folder would take each other's checkpoints.
+pub(crate) fn refuse_another(folder: &Path, resume: bool) -> miette::Result<()> {
+    if resume || Checkpoints::new(folder.join("checkpoints")).is_empty() {
+        return Ok(());
+    }
+    Err(miette!(
+        help = "--resume goes on with it; another --output-dir begins anew",
+        "there is a run in `{}` already",
+        folder.display()
+    ))
+}
+
 /// What was left out, from where it was written down.
 fn left_out(bad: &Path) -> Option<String> {
     let text = std::fs::read_to_string(bad).ok()?;
     let first: serde_json::Value = serde_json::from_str(text.lines().next()?).ok()?;
     let (key, reason) = (first["key"].as_str()?, first["reason"].as_str()?);
-    let hint = if reason.contains("tokens") {
+    let hint = if reason.contains("tokens") || reason.contains("the model hears") {
         "\nhint: shorten the text, or cut the clip: --use-chunking where the words have times"
     } else {
         ""

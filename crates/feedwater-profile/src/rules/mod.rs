@@ -198,7 +198,8 @@ impl Facts<'_> {
 
 /// Nanoseconds as milliseconds, in as many digits as mean something.
 pub(crate) fn millis(nanos: f64) -> String {
-    let millis = nanos / 1e6;
+    // Not `-0.00`: the sum of nothing is a negative zero.
+    let millis = nanos / 1e6 + 0.0;
     match millis.abs() {
         100.0.. => format!("{millis:.0}"),
         10.0.. => format!("{millis:.1}"),

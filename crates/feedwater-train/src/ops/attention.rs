@@ -8,9 +8,9 @@ use gemm::Parallelism;
 use rayon::prelude::*;
 
 use super::{
-    Numbers, Operation, fast,
+    Numbers, Operation, fast, is_here,
     linear::{Matrix, product, scaled_product},
-    run,
+    plain, run,
 };
 
 /// How queries and keys are arranged.
@@ -28,6 +28,9 @@ pub struct Heads {
 
 /// Of queries `[rows, queries, width]`, keys and values `[rows, keys, width]`, all flat: `[rows, queries, width]`, flat.
 pub fn attention(q: Tensor<1>, k: Tensor<1>, v: Tensor<1>, heads: Heads, width: usize) -> Tensor<1> {
+    if !is_here(&q) {
+        return plain::attention(q, k, v, heads, width);
+    }
     run(Attention { heads, width }, [q, k, v])
 }
 

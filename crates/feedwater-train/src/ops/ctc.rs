@@ -7,12 +7,17 @@
 use burn_tensor::Tensor;
 use rayon::prelude::*;
 
-use super::{Numbers, Operation, loss::scale, run};
+use super::{Numbers, Operation, is_here, loss::scale, plain, run};
 
 /// The loss of logits `[rows, frames, classes]`, given how many frames each row has and its text as classes.
 pub fn ctc_loss(logits: Tensor<3>, lengths: &[usize], texts: &[Vec<u32>]) -> Tensor<1> {
     let [_, frames, classes] = logits.dims();
     let operation = Ctc { frames, classes, lengths: lengths.to_vec(), texts: texts.to_vec() };
+    if !is_here(&logits) {
+        // A small part of the work, and one that no device but a CPU is good at.
+        let (loss, gradient) = operation.computed(&crate::weights::on_host(logits.clone().inner()));
+        return plain::given(logits.reshape([-1]), loss, gradient);
+    }
     run(operation, [logits.reshape([-1])])
 }
 
@@ -48,6 +53,19 @@ impl Operation<1> for Ctc {
     type Kept = Vec<f32>;
 
     fn forward(&self, [logits]: [Numbers; 1]) -> (Vec<f32>, Vec<f32>) {
+        let (loss, gradient) = self.computed(&logits);
+        (vec![loss], gradient)
+    }
+
+    fn backward(self, mut kept: Vec<f32>, gradient: Numbers, _: [bool; 1]) -> [Vec<f32>; 1] {
+        scale(&mut kept, gradient[0]);
+        [kept]
+    }
+}
+
+impl Ctc {
+    /// The loss and its gradient.
+    fn computed(&self, logits: &[f32]) -> (f32, Vec<f32>) {
         let rows = self.lengths.len();
         let mut gradient = vec![0.0; logits.len()];
         let size = (self.frames * self.classes).max(1);
@@ -61,12 +79,7 @@ impl Operation<1> for Ctc {
             })
             .collect();
         // In the order of the rows, so that it is the same on any number of threads.
-        (vec![loss.iter().sum::<f64>() as f32], gradient)
-    }
-
-    fn backward(self, mut kept: Vec<f32>, gradient: Numbers, _: [bool; 1]) -> [Vec<f32>; 1] {
-        scale(&mut kept, gradient[0]);
-        [kept]
+        (loss.iter().sum::<f64>() as f32, gradient)
     }
 }
 

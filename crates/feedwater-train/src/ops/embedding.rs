@@ -2,10 +2,13 @@
 
 use burn_tensor::Tensor;
 
-use super::{Numbers, Operation, run};
+use super::{Numbers, Operation, is_here, plain, run};
 
 /// Of a table `[entries, width]` the rows with these numbers, flat.
 pub fn embedding(table: Tensor<2>, places: Vec<u32>) -> Tensor<1> {
+    if !is_here(&table) {
+        return plain::embedding(table, &places);
+    }
     let [entries, width] = table.dims();
     debug_assert!(places.iter().all(|place| (*place as usize) < entries));
     run(Embedding { entries, width, places }, [table.reshape([-1])])

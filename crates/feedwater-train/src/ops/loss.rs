@@ -3,10 +3,13 @@
 use burn_tensor::Tensor;
 use rayon::prelude::*;
 
-use super::{Numbers, Operation, fast, run};
+use super::{Numbers, Operation, fast, is_here, plain, run};
 
 /// The mean cross entropy of logits `[…, classes]`, flat, against classes; negative ones (−100) are left out. As PyTorch's.
 pub fn cross_entropy(logits: Tensor<1>, classes: usize, right: &[i64]) -> Tensor<1> {
+    if !is_here(&logits) {
+        return plain::cross_entropy(logits, classes, right);
+    }
     run(CrossEntropy { classes, right: right.to_vec() }, [logits])
 }
 
@@ -49,6 +52,9 @@ impl Operation<1> for CrossEntropy {
 
 /// The mean square of the differences between `x` and what it should be, where `counted` says that it counts.
 pub fn mean_squared(x: Tensor<1>, right: Vec<f32>, counted: Vec<bool>) -> Tensor<1> {
+    if !is_here(&x) {
+        return plain::mean_squared(x, right, &counted);
+    }
     run(MeanSquared { right, counted }, [x])
 }
 

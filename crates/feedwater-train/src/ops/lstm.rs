@@ -9,9 +9,9 @@ use burn_tensor::Tensor;
 use gemm::Parallelism;
 
 use super::{
-    Numbers, Operation, fast,
+    Numbers, Operation, fast, is_here,
     linear::{Matrix, product},
-    run,
+    plain, run,
 };
 
 /// One direction: the input's part of the gates `[rows, steps, 4 hidden]` in PyTorch's order `i f g o`, and `weight_hh`
@@ -25,6 +25,9 @@ pub struct Direction {
 
 /// A layer that reads forwards and backwards: `[rows, steps, 2 hidden]`, forwards first.
 pub fn lstm(forwards: Direction, backwards: Direction, lengths: &[usize]) -> Tensor<3> {
+    if !is_here(&forwards.gates) {
+        return plain::lstm(forwards, backwards, lengths);
+    }
     let [rows, steps, _] = forwards.gates.dims();
     let [_, hidden] = forwards.recurrent.dims();
     let operation = Both { shape: Shape { rows, steps, hidden }, lengths: lengths.to_vec() };

@@ -2,7 +2,8 @@
 //!
 //! Those that would be hundreds of small ones otherwise (a recurrent layer is a few per time step, a CTC loss a few per
 //! time step and label), and those whose steps would each write all numbers to memory once more (a linear layer with its
-//! bias, a normalisation, attention). Here each is one node of the graph, computed on the host.
+//! bias, a normalisation, attention). Here each is one node of the graph, computed on the CPU. On another device they are
+//! made of Burn's own operations, in [`plain`].
 
 mod attention;
 mod conv;
@@ -13,6 +14,7 @@ mod linear;
 mod lstm;
 mod loss;
 mod norm;
+pub mod plain;
 
 use std::{fmt::Debug, ops::Deref};
 
@@ -23,7 +25,7 @@ use burn_autodiff::{
     ops::{Backward, Ops, OpsKind},
 };
 use burn_flex::{Flex, FlexTensor};
-use burn_tensor::{Tensor, TensorData};
+use burn_tensor::{Device, Tensor, TensorData};
 
 pub use attention::{Heads, attention};
 pub use conv::conv1d;
@@ -33,6 +35,11 @@ pub use linear::linear;
 pub use loss::{cross_entropy, mean_squared};
 pub use lstm::{Direction, lstm};
 pub use norm::{gelu, layer_norm};
+
+/// Whether a tensor is where these operations are. Elsewhere they are [`plain`].
+fn is_here<const D: usize>(tensor: &Tensor<D>) -> bool {
+    tensor.device().inner() == Device::flex()
+}
 
 /// The numbers of a tensor, one after another; a second holder costs nothing.
 #[derive(Clone, Debug)]

@@ -11,13 +11,13 @@
 use std::{fs, path::Path};
 
 use burn_tensor::{Tensor, TensorData, activation::relu};
-use feedwater::{Audio, Builder, LogMel, Npy, Pipeline, ReadyBatch, field, source::Source};
+use feedwater::{Audio, Builder, LogMel, Npy, Pipeline, ReadyBatch, source::Source};
 use rand_core::Rng;
 use rand_pcg::{Pcg64Mcg, rand_core::SeedableRng};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Learns, Recipe, read_config};
+use super::{Learns, Prepared, Recipe, features_of, labels_of, read_config};
 use crate::{
     Device, Error, Result,
     ops::{Direction, conv1d, cross_entropy, ctc_greedy, ctc_loss, linear, lstm, mean_squared},
@@ -92,6 +92,9 @@ impl CnnLstm {
         let wrong = |what: String| Error::Checkpoint { path: folder.join("config.json"), what };
         let config: Config =
             serde_json::from_value(read_config(folder)?).map_err(|error| wrong(error.to_string()))?;
+        if config.bins == 0 || config.channels == 0 || config.hidden == 0 {
+            return Err(wrong("one of its sizes is 0".to_owned()));
+        }
         let vocabulary = match &config.task {
             Task::Transcribe(classes) => {
                 let vocabulary = Vocabulary::load(folder)?;
@@ -164,12 +167,22 @@ impl CnnLstm {
     /// frames each row has of it.
     fn encode(&self, weights: &Weights, features: Tensor<3>, lengths: &[usize]) -> (Tensor<3>, Vec<usize>) {
         let mut x = features;
+        let mut lengths = lengths.to_vec();
         for (name, stride) in LAYERS.into_iter().zip(STRIDES) {
             let (weight, bias) =
                 (weights.get(&format!("{name}.weight")), weights.get(&format!("{name}.bias")));
             x = relu(conv1d(x, weight, bias, stride));
+            for length in &mut lengths {
+                *length = length.div_ceil(stride);
+            }
+            // Behind its end a row is zeros again: the next layer looks a little beyond.
+            let [rows, frames, _] = x.dims();
+            let there = lengths
+                .iter()
+                .flat_map(|length| (0..frames).map(move |at| f32::from(u8::from(at < *length))));
+            let there = TensorData::new(there.collect::<Vec<f32>>(), [rows, frames, 1]);
+            x = x * Tensor::from_data(there, weights.device());
         }
-        let lengths: Vec<usize> = lengths.iter().map(|length| Self::left(*length)).collect();
         let [rows, frames, _] = x.dims();
         let x = x.reshape([-1]);
         let [forwards, backwards] = DIRECTIONS.map(|name| {
@@ -191,64 +204,40 @@ impl CnnLstm {
         linear(x, weights.get(&format!("{head}.weight")), Some(weights.get(&format!("{head}.bias"))))
     }
 
-    /// The features of a batch as the first layer wants them, `[rows, frames, inputs]`.
-    fn features(&self, batch: &ReadyBatch) -> Result<Features> {
-        let found = batch.get(field::FEATURES).and_then(|tensor| Some((tensor, tensor.as_f32()?)));
-        let (tensor, values) =
-            found.ok_or_else(|| Error::config("a batch without features", "this is a bug"))?;
-        let &[rows, one, other] = tensor.shape.as_slice() else {
-            let what = format!("features of shape {:?}", tensor.shape);
-            return Err(Error::config(what, "a sample is an array of frames and columns"));
-        };
-        let lengths = tensor.lengths.clone();
-        if self.vocabulary.is_some() {
-            let values = around_the_tone(values, [rows, one, other], &lengths);
-            return Ok(Features { values, shape: [rows, other, WINDOW], lengths });
-        }
-        if other != self.config.bins {
-            let what = format!("a sample has {other} columns, and the model is for {}", self.config.bins);
-            return Err(Error::config(what, "all arrays have the same number of columns"));
-        }
-        Ok(Features {
-            values: level(values, [rows, one, other], &lengths),
-            shape: [rows, one, other],
-            lengths,
-        })
-    }
-
-    fn encoded(&self, weights: &Weights, features: Features) -> (Tensor<3>, Vec<usize>) {
-        let values = TensorData::new(features.values, features.shape);
-        self.encode(weights, Tensor::from_data(values, weights.device()), &features.lengths)
+    fn encoded(&self, weights: &Weights, batch: &Prepared) -> (Tensor<3>, Vec<usize>) {
+        self.encode(weights, weights.near(&batch.features), &batch.lengths)
     }
 
     /// Logits of each frame, `[rows, frames, classes]`, and how many frames each row has.
-    pub fn frames(&self, weights: &Weights, batch: &ReadyBatch) -> Result<(Tensor<3>, Vec<usize>)> {
-        let (x, lengths) = self.encoded(weights, self.features(batch)?);
+    pub fn frames(&self, weights: &Weights, batch: &Prepared) -> (Tensor<3>, Vec<usize>) {
+        let (x, lengths) = self.encoded(weights, batch);
         let [rows, frames, _] = x.dims();
-        let logits = self.answer(weights, x.reshape([-1])).reshape([rows, frames, self.outputs()]);
-        Ok((logits, lengths))
+        (self.answer(weights, x.reshape([-1])).reshape([rows, frames, self.outputs()]), lengths)
     }
 
     /// Logits of each sample, `[rows × classes]`.
-    fn samples(&self, weights: &Weights, batch: &ReadyBatch) -> Result<Tensor<1>> {
-        let (x, lengths) = self.encoded(weights, self.features(batch)?);
+    fn samples(&self, weights: &Weights, batch: &Prepared) -> Tensor<1> {
+        let (x, lengths) = self.encoded(weights, batch);
         let rows = lengths.len();
         let over: Vec<f32> = lengths.iter().map(|length| 1.0 / (*length).max(1) as f32).collect();
         let over = Tensor::<2>::from_data(TensorData::new(over, [rows, 1]), weights.device());
         // Behind a row's end there are zeros.
         let mean = x.sum_dim(1).reshape([rows, 2 * self.config.hidden]) * over;
-        Ok(self.answer(weights, mean.reshape([-1])))
+        self.answer(weights, mean.reshape([-1]))
     }
 
-    /// How far off the guesses of what was hidden are.
-    fn reconstruction(&self, weights: &Weights, batch: &ReadyBatch) -> Result<Tensor<1>> {
-        let mut features = self.features(batch)?;
-        let [rows, frames, bins] = features.shape;
+    /// Hides spans of arrays `[rows, frames, bins]`: what was there, and where.
+    fn hide(
+        values: &mut [f32],
+        [rows, frames, bins]: [usize; 3],
+        lengths: &[usize],
+        batch: &ReadyBatch,
+    ) -> (Vec<f32>, Vec<bool>) {
         let left = Self::left(frames);
         let stride: usize = STRIDES.iter().product();
         let (mut right, mut counted) = (vec![0.0; rows * left * bins], vec![false; rows * left * bins]);
         let keys = batch.keys.iter().map(|key| xxh3_64(key.as_bytes()));
-        for ((row, length), key) in features.lengths.iter().enumerate().zip(keys) {
+        for ((row, length), key) in lengths.iter().enumerate().zip(keys) {
             // Of the sample and the epoch alone: the same on every machine, and after every resume.
             let mut rng = Pcg64Mcg::seed_from_u64(key ^ batch.epoch.rotate_left(32));
             for span in (0..Self::left(*length)).step_by(SPAN) {
@@ -260,8 +249,7 @@ impl CnnLstm {
                     let seen = at * stride..((at + 1) * stride).min(*length);
                     for frame in seen.clone() {
                         let from = (row * frames + frame) * bins;
-                        for (sum, value) in right[to..to + bins].iter_mut().zip(&mut features.values[from..])
-                        {
+                        for (sum, value) in right[to..to + bins].iter_mut().zip(&mut values[from..]) {
                             *sum += *value / seen.len() as f32;
                             *value = 0.0;
                         }
@@ -270,44 +258,28 @@ impl CnnLstm {
                 }
             }
         }
-        let (x, _) = self.encoded(weights, features);
-        Ok(mean_squared(self.answer(weights, x.reshape([-1])), right, counted))
+        (right, counted)
     }
 
-    /// The classes of each row's text, or the one class of each row.
-    fn labels(batch: &ReadyBatch) -> Result<Vec<Vec<i64>>> {
-        let found = batch.get(field::LABELS).and_then(|tensor| Some((tensor, tensor.as_i64()?)));
-        let (tensor, values) = found.ok_or_else(|| {
-            let hint = "a folder for each class, or a `label` in the metadata: `feedwater inspect` shows what is there";
-            Error::config("the samples have no labels", hint)
-        })?;
-        let width = tensor.shape.get(1).copied().unwrap_or(1).max(1);
-        let rows = tensor.shape[0];
-        let mut labels: Vec<Vec<i64>> = values.chunks_exact(width).map(<[i64]>::to_vec).collect();
-        for (row, length) in labels.iter_mut().zip(&tensor.lengths) {
-            row.truncate(*length);
-        }
-        labels.resize(rows, Vec::new());
-        Ok(labels)
+    fn letters(batch: &Prepared) -> Vec<Vec<u32>> {
+        batch.rows().map(Iterator::collect).collect()
     }
 
-    fn letters(batch: &ReadyBatch) -> Result<Vec<Vec<u32>>> {
-        let row = |row: Vec<i64>| row.into_iter().map(|class| class as u32).collect();
-        Ok(Self::labels(batch)?.into_iter().map(row).collect())
-    }
-
-    fn classes(&self, batch: &ReadyBatch) -> Result<Vec<i64>> {
+    /// The one class of each row.
+    fn classes(&self, batch: &Prepared) -> Result<Vec<i64>> {
         let most = self.outputs() as i64;
-        Self::labels(batch)?
-            .into_iter()
-            .map(|row| match row.as_slice() {
-                [class] if (0..most).contains(class) => Ok(*class),
-                other => {
-                    let what = format!("a sample has the label {other:?}, and there are {most} classes");
-                    Err(Error::config(what, "one number from 0 on for each sample"))
-                }
-            })
-            .collect()
+        if batch.labels.is_empty() {
+            let hint = "a folder for each class, or a `label` in the metadata: `feedwater inspect` shows what is there";
+            return Err(Error::config("the samples have no labels", hint));
+        }
+        let class = |row: &[i64]| match row {
+            [class] if (0..most).contains(class) => Ok(*class),
+            other => {
+                let what = format!("a sample has the label {other:?}, and there are {most} classes");
+                Err(Error::config(what, "one number from 0 on for each sample"))
+            }
+        };
+        batch.labels.chunks_exact(batch.wide).map(class).collect()
     }
 
     fn class_name(&self, class: usize) -> String {
@@ -316,12 +288,6 @@ impl CnnLstm {
             _ => String::new(),
         }
     }
-}
-
-struct Features {
-    values: Vec<f32>,
-    shape: [usize; 3],
-    lengths: Vec<usize>,
 }
 
 impl Recipe for CnnLstm {
@@ -344,35 +310,54 @@ impl Recipe for CnnLstm {
         Ok(if learning { flow.tokenize(vocabulary.tokenize()?) } else { flow })
     }
 
-    fn loss(&self, weights: &Weights, batch: &ReadyBatch) -> Result<Tensor<1>> {
+    fn prepare(&self, batch: &ReadyBatch, device: &Device) -> Result<Prepared> {
+        let (values, [rows, one, other], lengths) = features_of(batch)?;
+        let (shape, mut values) = if self.vocabulary.is_some() {
+            ([rows, other, WINDOW], around_the_tone(values, [rows, one, other], lengths))
+        } else if other == self.config.bins {
+            ([rows, one, other], level(values, [rows, one, other], lengths))
+        } else {
+            let what = format!("a sample has {other} columns, and the model is for {}", self.config.bins);
+            return Err(Error::config(what, "all arrays have the same number of columns"));
+        };
+        let reconstructs = self.config.task == Task::Reconstruct;
+        let hidden = reconstructs.then(|| Self::hide(&mut values, shape, lengths, batch));
+        let features = Tensor::from_data(TensorData::new(values, shape), device);
+        let (labels, wide) = labels_of(batch);
+        Ok(Prepared { features, lengths: lengths.to_vec(), valid: batch.valid.clone(), labels, wide, hidden })
+    }
+
+    fn loss(&self, weights: &Weights, batch: &Prepared) -> Result<Tensor<1>> {
         match &self.config.task {
             Task::Transcribe(_) => {
-                let (logits, lengths) = self.frames(weights, batch)?;
-                Ok(ctc_loss(logits, &lengths, &Self::letters(batch)?))
+                let (logits, lengths) = self.frames(weights, batch);
+                Ok(ctc_loss(logits, &lengths, &Self::letters(batch)))
             }
-            Task::Reconstruct => self.reconstruction(weights, batch),
+            Task::Reconstruct => {
+                let (right, counted) = batch.hidden.clone().unwrap_or_default();
+                let (x, _) = self.encoded(weights, batch);
+                Ok(mean_squared(self.answer(weights, x.reshape([-1])), right, counted))
+            }
             Task::Classify(names) => {
-                Ok(cross_entropy(self.samples(weights, batch)?, names.len(), &self.classes(batch)?))
+                Ok(cross_entropy(self.samples(weights, batch), names.len(), &self.classes(batch)?))
             }
         }
     }
 
-    fn guess(&self, weights: &Weights, batch: &ReadyBatch) -> Result<Vec<String>> {
+    fn guess(&self, weights: &Weights, batch: &Prepared) -> Result<Vec<String>> {
         if let Some(vocabulary) = &self.vocabulary {
-            let (logits, lengths) = self.frames(weights, batch)?;
+            let (logits, lengths) = self.frames(weights, batch);
             let texts = ctc_greedy(logits, &lengths).into_iter();
             return Ok(texts.map(|classes| vocabulary.text(classes)).collect());
         }
-        let logits = crate::weights::on_host(self.samples(weights, batch)?.inner());
+        let logits = crate::weights::on_host(self.samples(weights, batch).inner());
         let best = |row: &[f32]| (0..row.len()).max_by(|a, b| row[*a].total_cmp(&row[*b])).unwrap_or(0);
         Ok(logits.chunks_exact(self.outputs()).map(|row| self.class_name(best(row))).collect())
     }
 
-    fn right(&self, batch: &ReadyBatch) -> Result<Vec<String>> {
+    fn right(&self, batch: &Prepared) -> Result<Vec<String>> {
         match &self.vocabulary {
-            Some(vocabulary) => {
-                Ok(Self::letters(batch)?.into_iter().map(|classes| vocabulary.text(classes)).collect())
-            }
+            Some(vocabulary) => Ok(batch.rows().map(|classes| vocabulary.text(classes)).collect()),
             None => {
                 Ok(self.classes(batch)?.into_iter().map(|class| self.class_name(class as usize)).collect())
             }

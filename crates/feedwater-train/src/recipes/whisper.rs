@@ -7,11 +7,14 @@
 use std::{fs, path::Path, sync::Arc};
 
 use burn_tensor::{Tensor, TensorData};
-use feedwater::{Audio, Builder, Chunk, LogMel, Pipeline, ReadyBatch, Tokenize, field, source::Source};
+use feedwater::{
+    Audio, Builder, Chunk, Fault, LogMel, Pipeline, ReadyBatch, Tokenize, Value as Given, WithoutTimes,
+    field, source::Source,
+};
 use rand_pcg::{Pcg64Mcg, rand_core::SeedableRng};
 use serde_json::{Value, json};
 
-use super::{Learns, Recipe, read_config};
+use super::{Learns, Prepared, Recipe, features_of, labels_of, read_config};
 use crate::{
     Device, Error, Result,
     ops::{Heads, attention, conv1d, cross_entropy, embedding, gelu, layer_norm, linear},
@@ -71,6 +74,8 @@ pub struct Whisper {
     others: Arc<Vec<(&'static str, Vec<u8>)>>,
     prefix: Vec<String>,
     chunked: bool,
+    /// The first of the tokens that say when something is said, which stand behind all others. They are not decoded.
+    times: usize,
 }
 
 /// Keys of a `config.json` that say nothing about the model's arithmetic, or nothing that is done here.
@@ -151,6 +156,12 @@ impl Sizes {
                 "it has `{unknown}`, which is not known here\nhint: take the line out if it does not change what the model computes"
             ));
         }
+        if sizes.start.max(sizes.end).max(sizes.pad) as usize >= sizes.tokens {
+            return Err(format!("its `vocab_size` of {} is too small for its own tokens", sizes.tokens));
+        }
+        if sizes.width < 4 || !sizes.width.is_multiple_of(2) || sizes.places == 0 || sizes.bins == 0 {
+            return Err("one of its sizes is too small, or `d_model` is odd".to_owned());
+        }
         let whole = |heads: usize| heads > 0 && sizes.width.is_multiple_of(heads);
         if !whole(sizes.encoder.heads) || !whole(sizes.decoder.heads) {
             return Err(format!("its `d_model` of {} is no multiple of its heads", sizes.width));
@@ -227,8 +238,9 @@ impl Whisper {
         others: Vec<(&'static str, Vec<u8>)>,
     ) -> Self {
         let prefix = if texts.id(NO_TIMES).is_ok() { vec![NO_TIMES.to_owned()] } else { Vec::new() };
+        let times = texts.id("<|0.00|>").map_or(usize::MAX, |first| first as usize);
         let (tokenizer, others) = (Arc::new(tokenizer), Arc::new(others));
-        Self { sizes, config, tokenizer, texts: Arc::new(texts), others, prefix, chunked: false }
+        Self { sizes, config, tokenizer, texts: Arc::new(texts), others, prefix, chunked: false, times }
     }
 
     /// The one in a folder, of transformers or ours.
@@ -421,42 +433,10 @@ impl Whisper {
         linear(norm(weights, "model.decoder.layer_norm", x), table, None)
     }
 
-    /// The features of a batch, `[rows, frames, bins]`.
-    fn features(&self, weights: &Weights, batch: &ReadyBatch) -> Result<Tensor<3>> {
-        let found = batch.get(field::FEATURES).and_then(|tensor| Some((tensor, tensor.as_f32()?)));
-        let (tensor, values) =
-            found.ok_or_else(|| Error::config("a batch without features", "this is a bug"))?;
-        let (bins, frames) = (self.sizes.bins, self.sizes.places * FRAMES_A_PLACE);
-        if tensor.shape.get(1..) != Some(&[bins, frames]) {
-            let what = format!(
-                "features of shape {:?}, where {bins} bins and {frames} frames are wanted",
-                tensor.shape
-            );
-            return Err(Error::config(what, "this is a bug"));
-        }
-        let rows = tensor.shape[0];
-        let mut turned = vec![0.0; values.len()];
-        for (from, to) in values.chunks_exact(bins * frames).zip(turned.chunks_exact_mut(bins * frames)) {
-            for (bin, from) in from.chunks_exact(frames).enumerate() {
-                for (frame, value) in from.iter().enumerate() {
-                    to[frame * bins + bin] = *value;
-                }
-            }
-        }
-        Ok(Tensor::from_data(TensorData::new(turned, [rows, frames, bins]), weights.device()))
-    }
-
-    /// The labels of a batch `[rows, texts]`, and how wide they are.
-    fn labels(batch: &ReadyBatch) -> Result<(&[i64], usize)> {
-        let found = batch.get(field::LABELS).and_then(|tensor| Some((tensor, tensor.as_i64()?)));
-        let (tensor, values) =
-            found.ok_or_else(|| Error::config("a batch without labels", "this is a bug"))?;
-        Ok((values, tensor.shape[1].max(1)))
-    }
-
     /// Logits `[rows, texts, tokens]`, flat, where the decoder reads the labels of a batch.
-    pub fn logits(&self, weights: &Weights, batch: &ReadyBatch) -> Result<Tensor<1>> {
-        let (labels, wide) = Self::labels(batch)?;
+    pub fn logits(&self, weights: &Weights, batch: &Prepared) -> Tensor<1> {
+        let Prepared { labels, wide, .. } = batch;
+        let wide = *wide;
         let mut read = Vec::with_capacity(labels.len());
         for row in labels.chunks_exact(wide) {
             read.push(self.sizes.start);
@@ -464,26 +444,27 @@ impl Whisper {
             read.extend(row[..wide - 1].iter().map(id));
         }
         let rows = labels.len() / wide;
-        let heard = self.heard(weights, &self.encode(weights, self.features(weights, batch)?));
-        Ok(self.decode(weights, &heard, read, rows, &mut Vec::new()))
+        let heard = self.heard(weights, &self.encode(weights, weights.near(&batch.features)));
+        self.decode(weights, &heard, read, rows, &mut Vec::new())
     }
 
     /// What is said in each row, as tokens, the likeliest one after another.
-    pub fn greedy(&self, weights: &Weights, batch: &ReadyBatch) -> Result<Vec<Vec<u32>>> {
-        let features = self.features(weights, batch)?;
+    pub fn greedy(&self, weights: &Weights, batch: &Prepared) -> Vec<Vec<u32>> {
+        let features = weights.near(&batch.features);
         let rows = features.dims()[0];
         let heard = self.heard(weights, &self.encode(weights, features));
         // Where it is known what is right, much more than that is wrong in any case.
-        let most =
-            Self::labels(batch).map_or(self.sizes.texts, |(_, wide)| 2 * wide + 8).min(self.sizes.texts);
+        let known = if batch.labels.is_empty() { self.sizes.texts } else { 2 * batch.wide + 8 };
+        let most = known.min(self.sizes.texts);
         let (mut said, mut kept) = (vec![Vec::new(); rows], Vec::new());
         let mut next = vec![self.sizes.start; rows];
         let mut over = vec![false; rows];
         for _ in 0..most {
             let logits = on_host(self.decode(weights, &heard, next.clone(), rows, &mut kept));
             for (row, logits) in logits.chunks_exact(self.sizes.tokens).enumerate() {
-                let best =
-                    (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap_or(0) as u32;
+                let best = (0..logits.len().min(self.times))
+                    .max_by(|a, b| logits[*a].total_cmp(&logits[*b]))
+                    .unwrap_or(0) as u32;
                 over[row] |= best == self.sizes.end;
                 next[row] = best;
                 if !over[row] {
@@ -494,7 +475,7 @@ impl Whisper {
                 break;
             }
         }
-        Ok(said)
+        said
     }
 }
 
@@ -549,7 +530,20 @@ impl Recipe for Whisper {
         let seconds = self.sizes.places as f64 / PLACES_A_SECOND as f64;
         let mut flow = Pipeline::from_source(source).decode(Audio::mono(LogMel::RATE));
         if !learning || self.chunked {
-            flow = flow.chunk(Chunk::seconds(seconds));
+            let chunk = Chunk::seconds(seconds);
+            flow = flow.chunk(if learning { chunk } else { chunk.without_times(WithoutTimes::NoText) });
+        }
+        if learning && !self.chunked {
+            // What is not heard must not be learned to be said.
+            flow = flow.map("length", move |sample, _| match sample.get(field::AUDIO) {
+                Some(Given::Audio(clip))
+                    if clip.samples.len() as f64 > seconds * f64::from(clip.rate) + 1.0 =>
+                {
+                    let long = clip.samples.len() as f64 / f64::from(clip.rate);
+                    Err(Fault::new(format!("the clip has {long:.1} s, and the model hears {seconds} s")))
+                }
+                _ => Ok(()),
+            });
         }
         let flow = flow.log_mel(LogMel::whisper(self.sizes.bins).pad_seconds(seconds));
         if !learning {
@@ -559,20 +553,43 @@ impl Recipe for Whisper {
         Ok(flow.tokenize(texts.max_tokens(self.sizes.texts)))
     }
 
-    fn loss(&self, weights: &Weights, batch: &ReadyBatch) -> Result<Tensor<1>> {
-        let (labels, _) = Self::labels(batch)?;
-        Ok(cross_entropy(self.logits(weights, batch)?, self.sizes.tokens, labels))
+    fn prepare(&self, batch: &ReadyBatch, device: &Device) -> Result<Prepared> {
+        let (values, [rows, bins, frames], lengths) = features_of(batch)?;
+        let wanted = [self.sizes.bins, self.sizes.places * FRAMES_A_PLACE];
+        if [bins, frames] != wanted {
+            let what = format!("features of {bins} bins and {frames} frames, where {wanted:?} are wanted");
+            return Err(Error::config(what, "this is a bug"));
+        }
+        let mut turned = vec![0.0; values.len()];
+        for (from, to) in values.chunks_exact(bins * frames).zip(turned.chunks_exact_mut(bins * frames)) {
+            for (bin, from) in from.chunks_exact(frames).enumerate() {
+                for (frame, value) in from.iter().enumerate() {
+                    to[frame * bins + bin] = *value;
+                }
+            }
+        }
+        let features = Tensor::from_data(TensorData::new(turned, [rows, frames, bins]), device);
+        let (labels, wide) = labels_of(batch);
+        Ok(Prepared {
+            features,
+            lengths: lengths.to_vec(),
+            valid: batch.valid.clone(),
+            labels,
+            wide,
+            hidden: None,
+        })
     }
 
-    fn guess(&self, weights: &Weights, batch: &ReadyBatch) -> Result<Vec<String>> {
-        let texts = self.greedy(weights, batch)?;
-        texts.iter().map(|ids| self.said(ids)).collect()
+    fn loss(&self, weights: &Weights, batch: &Prepared) -> Result<Tensor<1>> {
+        Ok(cross_entropy(self.logits(weights, batch), self.sizes.tokens, &batch.labels))
     }
 
-    fn right(&self, batch: &ReadyBatch) -> Result<Vec<String>> {
-        let (labels, wide) = Self::labels(batch)?;
-        let ids = |row: &[i64]| row.iter().filter_map(|label| u32::try_from(*label).ok()).collect::<Vec<_>>();
-        labels.chunks_exact(wide).map(|row| self.said(&ids(row))).collect()
+    fn guess(&self, weights: &Weights, batch: &Prepared) -> Result<Vec<String>> {
+        self.greedy(weights, batch).iter().map(|ids| self.said(ids)).collect()
+    }
+
+    fn right(&self, batch: &Prepared) -> Result<Vec<String>> {
+        batch.rows().map(|row| self.said(&row.collect::<Vec<_>>())).collect()
     }
 
     fn save(&self, folder: &Path) -> Result<()> {

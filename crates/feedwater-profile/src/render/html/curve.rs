@@ -28,7 +28,8 @@ pub(super) fn learning(record: &Record) -> String {
 fn loss(losses: &[(f64, f64)], tried: &[(f64, f64)]) -> Chart {
     let (first, last) = (losses[0].1, losses[losses.len() - 1].1);
     let title = format!("The loss went from {} to {}", figure(first), figure(last));
-    let how = "the line is the loss of the training steps, a mean of neighbours where there are many. Dots are the loss on \
+    let how = "the line is the loss of the training steps, a mean of neighbours where there are many; what is above the picture is \
+               drawn at its edge. Dots are the loss on \
                what was held out; when they rise while the line falls, the model learns its samples by heart.";
     let mut chart = Chart::new("learning", title, how);
     chart.shows = format!("{} steps, {} evaluations", losses.len(), tried.len());
@@ -87,11 +88,14 @@ fn plot(unit: &str, line: &[(f64, f64)], dots: &[(f64, f64)]) -> Svg {
     let mut svg = Svg::new(width, height);
     let base = height - bottom;
     let all = || line.iter().chain(dots);
-    let most = all().map(|point| point.1).fold(0.0, f64::max).max(1e-9) * 1.05;
-    let from = all().map(|point| point.0).fold(f64::INFINITY, f64::min);
+    // The first steps of a run are often far above all others, which would be a line at the bottom.
+    let skipped = line.len() / 20;
+    let most =
+        line.iter().skip(skipped).chain(dots).map(|point| point.1).fold(0.0, f64::max).max(1e-9) * 1.05;
+    let from = all().map(|point| point.0).fold(f64::INFINITY, f64::min).floor();
     let to = all().map(|point| point.0).fold(0.0, f64::max).max(from + 1.0);
     let x = |step: f64| left + (width - left - right) * (step - from) / (to - from);
-    let y = |value: f64| base - (base - top) * value.max(0.0) / most;
+    let y = |value: f64| base - (base - top) * value.clamp(0.0, most) / most;
     svg.scale(left, width - right, most, y);
     svg.text("small", 0.0, 14.0, unit);
     let mut path = String::new();
@@ -99,7 +103,7 @@ fn plot(unit: &str, line: &[(f64, f64)], dots: &[(f64, f64)]) -> Svg {
         let command = if path.is_empty() { 'M' } else { 'L' };
         let _ = write!(path, "{command}{:.1} {:.1}", x(*step), y(*value));
     }
-    svg.path("curve", &path);
+    svg.path("learned", &path);
     for (step, value) in dots.iter().step_by(dots.len().div_ceil(200).max(1)) {
         svg.circle("f-wait", x(*step), y(*value), 3.0);
     }

@@ -75,7 +75,7 @@ pub(super) fn verdict(d: &Diagnosis, fine: bool) -> String {
 /// The verdict for somebody who has never seen one.
 fn in_a_sentence(d: &Diagnosis) -> String {
     let wall = millis(d.mean.wall_nanos);
-    let idle: f64 = d.idle_nanos.iter().map(|(_, nanos)| nanos).sum();
+    let idle = d.idle_nanos.iter().map(|(_, nanos)| nanos).sum::<f64>().max(0.0);
     let first = if d.busy_percent.is_some() {
         format!(
             "A training step takes {wall} ms on average. The accelerator works for {} ms of it and stands still for {} ms.",

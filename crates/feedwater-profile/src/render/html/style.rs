@@ -57,7 +57,7 @@ svg .tag{font-size:11px;font-weight:700;text-anchor:middle;fill:var(--card)}
 svg .axis{stroke:var(--soft);stroke-width:1}svg .grid{stroke:var(--line);stroke-width:1}
 svg .whisker{stroke:var(--soft);stroke-width:1;fill:none}
 svg .link{stroke:var(--soft);stroke-width:1;stroke-dasharray:2 2}
-svg .curve{stroke:var(--sync);stroke-width:2;fill:none;stroke-linejoin:round}svg .cap{stroke:var(--ink);stroke-width:1.5;stroke-dasharray:7 4;fill:none}
+svg .learned{stroke:var(--sync);stroke-width:2;fill:none;stroke-linejoin:round}svg .cap{stroke:var(--ink);stroke-width:1.5;stroke-dasharray:7 4;fill:none}
 svg .ref{stroke:var(--ink);stroke-width:1.2;stroke-dasharray:2 3;fill:none}
 svg .curve{stroke:var(--busy);stroke-width:2.5;fill:none;stroke-linejoin:round}
 svg .band{fill:var(--busy);opacity:.17}
