@@ -266,7 +266,7 @@ impl<R: Recipe + ?Sized> Trainer<'_, R> {
                     ));
                 }
                 None => {
-                    tell(Event::Warning("there is no checkpoint to go on from: it begins anew".to_owned()))
+                    tell(Event::Warning("there is no checkpoint to go on from: it begins anew".to_owned()));
                 }
                 Some(_) => {}
             }

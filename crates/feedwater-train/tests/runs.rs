@@ -203,7 +203,7 @@ fn a_checkpoint_that_was_torn_or_altered_is_found_and_the_one_before_it_used() {
             _ => fs::remove_file(&file).unwrap(),
         }
         let run = place.run(damage, &settings(), u64::MAX).unwrap();
-        assert!(run.warnings[0].contains("the one before it is used"), "{:?}", run.warnings);
+        assert!(run.warnings[0].contains("the one before it is looked at"), "{:?}", run.warnings);
         assert_eq!(run.weights, whole.weights);
         assert!(run.losses[0].0 < 10);
     }

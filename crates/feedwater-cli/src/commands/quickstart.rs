@@ -15,6 +15,7 @@ use feedwater_profile::{
 };
 use feedwater_train::{
     Device,
+    checkpoint::Checkpoints,
     device::Devices,
     metrics::{cer, wer},
     optimizer::Schedule,
@@ -228,7 +229,7 @@ fn train_model(
         training,
         held_out,
         folder: folder.to_owned(),
-        resume: true,
+        resume: !Checkpoints::new(folder.join("checkpoints")).is_empty(),
         stop: &stop,
     };
     let (summary, seconds) = job.run()?;
