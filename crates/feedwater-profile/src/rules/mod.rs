@@ -173,8 +173,8 @@ impl Facts<'_> {
         let (what, setting) = match self.record.run.settings.task.as_deref() {
             Some("text") => ("tokenize once, train from the ids", "by hand: save the ids of each document"),
             _ => (
-                "make features once, train from them (augment after, or it is frozen)",
-                "by hand: save each clip's features as .npy, train on those",
+                "make features once, train from them",
+                "by hand: save features as .npy before augmenting, train on those",
             ),
         };
         let mut changes = Vec::new();
