@@ -119,9 +119,9 @@ fn a_full_disk_keeps_the_checkpoint_before() {
     );
     let done =
         Command::new("unshare").args(["--user", "--map-root-user", "--mount", "sh", "-c", &script]).output();
-    let Ok(done) = done else { return };
-    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    let said = done.map(|done| String::from_utf8_lossy(&done.stdout).into_owned()).unwrap_or_default();
     if !said.contains("exit ") {
+        eprintln!("skipped: no file system can be made here");
         return;
     }
     assert!(said.contains("cannot write") && said.contains("No space left"), "{said}");

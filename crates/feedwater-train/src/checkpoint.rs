@@ -82,10 +82,9 @@ impl Checkpoints {
         let unfinished = self.folder.join(format!("{UNFINISHED}{:08}", progress.step));
         let written = fill(&unfinished, progress, model, optimizer, also);
         let renamed = written.and_then(|()| {
-            // One of the same step is put aside first: at no moment is there none.
-            let aside = self.folder.join(format!("{UNFINISHED}old-{:08}", progress.step));
+            // A whole one of this step would have been gone on from: what is there is torn.
             if path.exists() {
-                fs::rename(&path, &aside).map_err(Error::write(&path))?;
+                fs::remove_dir_all(&path).map_err(Error::write(&path))?;
             }
             fs::rename(&unfinished, &path).map_err(Error::write(&path))?;
             sync_folder(&self.folder).map_err(Error::write(&self.folder))

@@ -1,7 +1,7 @@
 //! How does a batch reach the model while the model works on another?
 //!
 //! A thread of its own takes batches from the engine, has the recipe prepare them on the data device, and puts them onto the
-//! model's device: one is being made, one is on its way, one is ready. So a copy overlaps a step, and where the two devices
+//! model's device: one is being made, one waits, one is learned from. So a copy overlaps a step, and where the two devices
 //! are one, what is left is that batches are prepared beside the step and not within it.
 //!
 //! What the run has consumed is what the model was given, not what waits here: with each batch goes the state of the data
@@ -22,8 +22,8 @@ use crate::{
     recipes::{Prepared, Recipe, has_samples},
 };
 
-/// Batches that are ready or on their way, beside the one that is being made.
-const AHEAD: usize = 2;
+/// Batches that wait to be taken. With the one that is being made and the one that is learned from, there are three.
+const WAITING: usize = 1;
 
 /// A batch on the model's device.
 pub(crate) struct Ready {
@@ -45,7 +45,7 @@ pub(crate) fn start<'scope, R: Recipe + ?Sized>(
     count: u64,
     devices: &'scope Devices,
 ) -> Receiver<Result<Ready>> {
-    let (to, from) = sync_channel(AHEAD - 1);
+    let (to, from) = sync_channel(WAITING);
     scope.spawn(move || {
         fill(recipe, pipeline, count, devices, &to);
         // The engine's threads are not needed any more; what waits for them is not there.

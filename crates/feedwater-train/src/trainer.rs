@@ -279,7 +279,7 @@ impl<R: Recipe + ?Sized> Trainer<'_, R> {
         }
         let Feed { mut training, mut held_out } = feed;
         let mut run = Underway {
-            recorder: self.recorder(progress.step)?,
+            recorder: self.recorder(progress.step, tell)?,
             state: training.state(),
             saved: (resume && progress.step > 0).then_some(progress.step),
             ended: Ended::Steps,
@@ -372,13 +372,17 @@ impl<R: Recipe + ?Sized> Trainer<'_, R> {
     }
 
     /// The record, with what an earlier part of the run wrote of its first steps.
-    fn recorder(&self, steps: u64) -> Result<Option<Recorder>> {
+    fn recorder(&self, steps: u64, tell: &mut dyn FnMut(Event<'_>)) -> Result<Option<Recorder>> {
         let Some((path, run)) = &self.record else { return Ok(None) };
         if steps >= self.settings.max_steps {
             // There is nothing to add to what is there.
             return Ok(None);
         }
-        let before = if steps > 0 { Record::open(path).ok() } else { None };
+        let before = (steps > 0).then(|| Record::open(path)).and_then(|opened| {
+            let told =
+                |error| tell(Event::Warning(format!("the record of the first steps is lost: {error}")));
+            opened.map_err(told).ok()
+        });
         let begin = || -> feedwater_profile::Result<Recorder> {
             let mut recorder = Recorder::create(path, run)?;
             let Some(before) = before else { return Ok(recorder) };

@@ -59,15 +59,6 @@ impl Weights {
         }
     }
 
-    /// Those that are on the host.
-    pub fn from_named(named: Vec<Named>, device: &Device) -> Self {
-        let mut weights = Self::new(device);
-        for Named { name, shape, values } in named {
-            weights.insert(name, shape, values);
-        }
-        weights
-    }
-
     /// Adds one.
     pub fn add(&mut self, name: impl Into<String>, shape: &[usize], init: Init, rng: &mut Pcg64Mcg) {
         let count = shape.iter().product();
@@ -110,16 +101,6 @@ impl Weights {
     /// Their names and shapes, in order.
     pub fn shapes(&self) -> impl Iterator<Item = (&str, &[usize])> {
         self.names.iter().map(String::as_str).zip(self.shapes.iter().map(Vec::as_slice))
-    }
-
-    /// How many weights there are.
-    pub fn len(&self) -> usize {
-        self.names.len()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.names.is_empty()
     }
 
     /// Whether there is one of this name.

@@ -72,7 +72,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", default_value_t = 2400, value_parser = clap::value_parser!(u32).range(16..))]
     clips: u32,
     /// Training steps of 16 clips
-    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(40..))]
+    #[arg(long, value_name = "N", default_value_t = 2400, value_parser = clap::value_parser!(u64).range(40..))]
     steps: u64,
     /// Print one JSON object
     #[arg(long)]
