@@ -35,7 +35,7 @@ def native(program: str, *arguments: object) -> None:
 
 def native_steps(recipe: str, model: Path, data: Path, few: Path, run: Path, steps: int, batch: int) -> list[float]:
     native(
-        "feedwater", "train", recipe, "--data-dir", data, "--eval-data", few, "--model", model, "--output-dir", run,
+        "feedwater", "train", recipe, "--engine", "native", "--data-dir", data, "--eval-data", few, "--model", model, "--output-dir", run,
         "--max-steps", steps, "--batch-size", batch, "--json",
     )
     lines = map(json.loads, (run / "record.jsonl").read_text().splitlines())
@@ -72,11 +72,11 @@ def main() -> None:
 
         # The model that `feedwater train` makes is the one that both begin with.
         native(
-            "feedwater", "train", "whisper", "--data-dir", data, "--eval-data", few, "--output-dir", folder / "w",
+            "feedwater", "train", "whisper", "--engine", "native", "--data-dir", data, "--eval-data", few, "--output-dir", folder / "w",
             "--max-seconds", 12, "--max-steps", 1, "--batch-size", 1,
         )
         native(
-            "feedwater", "train", "cnn-lstm", "--data-dir", data, "--eval-data", few, "--output-dir", folder / "c",
+            "feedwater", "train", "cnn-lstm", "--engine", "native", "--data-dir", data, "--eval-data", few, "--output-dir", folder / "c",
             "--max-steps", 1, "--batch-size", 1,
         )
         whisper, cnn = (folder / name / "checkpoints" / "step-00000001" for name in "wc")

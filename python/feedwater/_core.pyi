@@ -4,10 +4,11 @@ The engine. Private: use `feedwater`.
 
 from _typeshed import SupportsGetItem
 from os import PathLike
+from pathlib import Path
 from typing_extensions import CapsuleType
 from typing import Any, Final, SupportsFloat, SupportsIndex, final
 
-__all__ = ["__version__", "Batch", "Builder", "Pipeline", "Tensor", "diagnose", "host", "html", "main", "settle", "verdict"]
+__all__ = ["__version__", "Batch", "Builder", "Checkpoints", "Pipeline", "Tensor", "diagnose", "error_rates", "host", "html", "letters", "main", "settle", "train_options", "verdict"]
 
 __version__: Final[str]
 """
@@ -71,11 +72,17 @@ class Builder:
     def decode_npy(self, /) -> None: ...
     def gain(self, /, least: SupportsFloat | SupportsIndex, most: SupportsFloat | SupportsIndex) -> None: ...
     def log_mel(self, /, bins: SupportsIndex, pad_seconds: SupportsFloat | SupportsIndex | None) -> None: ...
+    def longest(self, /, seconds: SupportsFloat | SupportsIndex) -> None: ...
     def map(self, /, name: str, run: Any) -> None:
         """
         A function of fields; see `feedwater.pipeline`.
         """
     def noise(self, /, snr_db: tuple[SupportsFloat | SupportsIndex, SupportsFloat | SupportsIndex] | None, deviation: SupportsFloat | SupportsIndex | None) -> None: ...
+    @staticmethod
+    def part(path: str | PathLike[str], every: SupportsIndex, held_out: bool) -> Builder:
+        """
+        The part of a dataset that is learned from, or the part that is held out.
+        """
     def policy(self, /, bad: str, ceiling: SupportsFloat | SupportsIndex | None, quarantine: str | PathLike[str] | None) -> None: ...
     def prefetch(self, /, batches: SupportsIndex) -> None: ...
     def ranks(self, /, rank: SupportsIndex, world: SupportsIndex) -> None: ...
@@ -86,6 +93,37 @@ class Builder:
     def threads(self, /, threads: SupportsIndex) -> None: ...
     def time_shift(self, /, seconds: SupportsFloat | SupportsIndex) -> None: ...
     def tokenize(self, /, tokenizer: str | PathLike[str], prefix: SupportsGetItem[int, str] | None, suffix: SupportsGetItem[int, str] | None, max_tokens: SupportsIndex | None, into_field: str | None) -> None: ...
+
+@final
+class Checkpoints:
+    """
+    The checkpoints of a run.
+    """
+    def __new__(cls, /, folder: str | PathLike[str]) -> Checkpoints: ...
+    def abandon(self, /, step: SupportsIndex) -> None:
+        """
+        Takes away what was begun.
+        """
+    def begin(self, /, step: SupportsIndex) -> Path:
+        """
+        An empty folder to write the files of a checkpoint into.
+        """
+    def finish(self, /, step: SupportsIndex, best: SupportsIndex | None) -> Path:
+        """
+        Makes a checkpoint of what was begun; those that are not needed any more go.
+        """
+    def is_empty(self, /) -> bool:
+        """
+        Whether there is none.
+        """
+    def newest(self, /) -> tuple[Path | None, list[str]]:
+        """
+        Where the newest that is whole is, and what is wrong with newer ones.
+        """
+    def path(self, /, step: SupportsIndex) -> Path:
+        """
+        Where that of a step is.
+        """
 
 @final
 class Pipeline:
@@ -178,6 +216,11 @@ def diagnose(record: str | PathLike[str]) -> str:
     What a record says, as JSON.
     """
 
+def error_rates(pairs: SupportsGetItem[int, tuple[str, str]]) -> tuple[float, float]:
+    """
+    Character and word error rates of transcripts: pairs of what is right and what was heard.
+    """
+
 def host() -> str:
     """
     This machine, as a record describes it, as JSON.
@@ -188,6 +231,12 @@ def html(record: str | PathLike[str]) -> str:
     What a record says, as a page for a browser.
     """
 
+def letters(data: str | PathLike[str], tokens: SupportsGetItem[int, str]) -> str:
+    """
+    A `tokenizer.json` of the letters of all texts of a dataset, behind some tokens of a model; without any, behind
+    the blank of CTC.
+    """
+
 def main(arguments: SupportsGetItem[int, str]) -> int:
     """
     Runs the `feedwater` command; the first argument is the program's name.
@@ -196,6 +245,11 @@ def main(arguments: SupportsGetItem[int, str]) -> int:
 def settle(seconds: SupportsFloat | SupportsIndex) -> None:
     """
     Waits until no worker is in a function of Python's, but not longer than so many seconds.
+    """
+
+def train_options(arguments: SupportsGetItem[int, str]) -> str:
+    """
+    What the arguments of `feedwater train` say, as JSON. Ends Python where they are wrong, or only ask for help.
     """
 
 def verdict(record: str | PathLike[str]) -> str:

@@ -43,12 +43,21 @@ def open(path: str | os.PathLike[str]) -> Pipeline:  # noqa: A001 (the engine's 
 class Pipeline:
     """What becomes of samples, step by step. Each method gives a new pipeline with one step more."""
 
-    def __init__(self, path: Path, calls: tuple[Call, ...] = ()) -> None:
+    def __init__(self, path: Path, calls: tuple[Call, ...] = (), part: tuple[int, bool] | None = None) -> None:
         self._path = path
         self._calls = calls
+        self._part = part
 
     def _with(self, name: str, *args: Any, **kwargs: Any) -> Pipeline:
-        return Pipeline(self._path, (*self._calls, (name, args, kwargs)))
+        return Pipeline(self._path, (*self._calls, (name, args, kwargs)), self._part)
+
+    def held_out(self, every: int = 20) -> Pipeline:
+        """Only the samples that a model is tried on: one in `every`. A sample's key decides, so that adding some moves none."""
+        return Pipeline(self._path, self._calls, (every, True))
+
+    def without_held_out(self, every: int = 20) -> Pipeline:
+        """Only the samples that are learned from: all but those of `held_out`."""
+        return Pipeline(self._path, self._calls, (every, False))
 
     def _setting(self, name: str, default: Any = None) -> Any:
         """The last argument of a call that was made."""
@@ -72,6 +81,10 @@ class Pipeline:
         window with the whole text) or `no_text`.
         """
         return self._with("chunk", float(seconds), float(overlap), without_times)
+
+    def longest(self, seconds: float) -> Pipeline:
+        """Clips that are longer are bad samples: what a model does not hear it must not learn to say."""
+        return self._with("longest", float(seconds))
 
     def log_mel(self, bins: int = 80, *, pad_seconds: float | None = 30.0) -> Pipeline:
         """Sound to log-mel features, equal to transformers' `WhisperFeatureExtractor`.
@@ -258,7 +271,7 @@ class Pipeline:
     def build(self, buffers: Callable[[int], Any] | None = None) -> _core.Pipeline:
         """Puts it together. Whatever is wrong is an error here."""
         try:
-            builder = _core.Builder(self._path)
+            builder = _core.Builder(self._path) if self._part is None else _core.Builder.part(self._path, *self._part)
         except ValueError as error:
             pattern = any(sign in str(self._path) for sign in "{*?[")
             if pattern or self._path.exists():
@@ -279,7 +292,8 @@ class Pipeline:
             said += [f"{key}={value!r}" for key, value in kwargs.items() if value not in (None, False)]
             return f".{name}({', '.join(said)})"
 
-        return f"open({str(self._path)!r})" + "".join(shown(call) for call in self._calls)
+        part = "" if self._part is None else f".{'held_out' if self._part[1] else 'without_held_out'}({self._part[0]})"
+        return f"open({str(self._path)!r}){part}" + "".join(shown(call) for call in self._calls)
 
 
 def _sized(said: dict[str, Any], size: int) -> dict[str, Any]:

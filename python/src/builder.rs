@@ -27,6 +27,15 @@ pub(crate) struct Builder {
 pub(crate) type Raised = Arc<Mutex<Option<PyErr>>>;
 
 impl Builder {
+    fn of(builder: feedwater::Builder) -> Self {
+        let raised = Raised::default();
+        let builder = builder.interrupt({
+            let raised = raised.clone();
+            move || Python::try_attach(|py| interrupted(py, &raised)).unwrap_or(true)
+        });
+        Self { builder: Some(builder), raised }
+    }
+
     fn change(&mut self, change: impl FnOnce(feedwater::Builder) -> feedwater::Builder) -> PyResult<()> {
         let builder = self.builder.take().ok_or_else(|| PyValueError::new_err("it was built already"))?;
         self.builder = Some(change(builder));
@@ -39,12 +48,16 @@ impl Builder {
     #[new]
     fn new(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
         let builder = py.detach(|| feedwater::Pipeline::open(path)).map_err(python)?;
-        let raised = Raised::default();
-        let builder = builder.interrupt({
-            let raised = raised.clone();
-            move || Python::try_attach(|py| interrupted(py, &raised)).unwrap_or(true)
-        });
-        Ok(Self { builder: Some(builder), raised })
+        Ok(Self::of(builder))
+    }
+
+    /// The part of a dataset that is learned from, or the part that is held out.
+    #[staticmethod]
+    fn part(py: Python<'_>, path: PathBuf, every: u64, held_out: bool) -> PyResult<Self> {
+        let source = py.detach(|| feedwater::source::open(path)).map_err(python)?;
+        let (learned, held) = feedwater::source::part::hold_out(source, every);
+        let part = if held_out { held } else { learned };
+        Ok(Self::of(feedwater::Pipeline::from_source(Box::new(part))))
     }
 
     #[pyo3(signature = (rate))]
@@ -110,6 +123,10 @@ impl Builder {
             _ => return Err(PyValueError::new_err("noise has either `snr_db` or `deviation`")),
         };
         self.change(|builder| builder.noise(noise))
+    }
+
+    fn longest(&mut self, seconds: f64) -> PyResult<()> {
+        self.change(|builder| builder.longest(seconds))
     }
 
     fn gain(&mut self, least: f32, most: f32) -> PyResult<()> {

@@ -3,6 +3,7 @@
 
 mod batch;
 mod builder;
+mod checkpoints;
 mod errors;
 mod map;
 mod pipeline;
@@ -16,13 +17,18 @@ mod _core {
     use crate::{
         batch::{Batch, Tensor},
         builder::Builder,
+        checkpoints::Checkpoints,
         pipeline::Pipeline,
     };
 
-    use std::ffi::OsString;
+    use std::{ffi::OsString, path::PathBuf};
 
     use feedwater_profile::{Diagnosis, Record, render};
-    use pyo3::{exceptions::PyValueError, prelude::*};
+    use feedwater_train::{metrics, vocabulary::Vocabulary};
+    use pyo3::{
+        exceptions::{PySystemExit, PyValueError},
+        prelude::*,
+    };
 
     /// The version of the engine.
     #[pymodule_export]
@@ -35,9 +41,38 @@ mod _core {
         py.detach(|| feedwater_cli::main(arguments))
     }
 
+    /// What the arguments of `feedwater train` say, as JSON. Ends Python where they are wrong, or only ask for help.
+    #[pyfunction]
+    fn train_options(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<String> {
+        py.detach(|| feedwater_cli::train_options(command("train", arguments))).map_err(PySystemExit::new_err)
+    }
+
+    /// A `tokenizer.json` of the letters of all texts of a dataset, behind some tokens of a model; without any, behind
+    /// the blank of CTC.
+    #[pyfunction]
+    fn letters(py: Python<'_>, data: PathBuf, tokens: Vec<String>) -> PyResult<String> {
+        py.detach(|| {
+            let source = feedwater::source::open(data).map_err(crate::errors::python)?;
+            let letters = Vocabulary::of(&*source).map_err(told)?;
+            let tokens: Vec<&str> = tokens.iter().map(String::as_str).collect();
+            Ok(if tokens.is_empty() { letters.file() } else { letters.with_tokens(&tokens) })
+        })
+    }
+
+    /// Character and word error rates of transcripts: pairs of what is right and what was heard.
+    #[pyfunction]
+    fn error_rates(pairs: Vec<(String, String)>) -> (f64, f64) {
+        let both = || pairs.iter().map(|(right, heard)| (right.as_str(), heard.as_str()));
+        (metrics::cer(both()).share(), metrics::wer(both()).share())
+    }
+
+    fn command(verb: &str, arguments: Vec<OsString>) -> impl Iterator<Item = OsString> {
+        ["feedwater", verb].map(OsString::from).into_iter().chain(arguments)
+    }
+
     /// What a record says, in words for a terminal of 80 columns.
     #[pyfunction]
-    fn verdict(py: Python<'_>, record: std::path::PathBuf) -> PyResult<String> {
+    fn verdict(py: Python<'_>, record: PathBuf) -> PyResult<String> {
         py.detach(|| {
             let record = Record::open(record).map_err(told)?;
             let diagnosis = Diagnosis::of(&record).map_err(told)?;
@@ -47,7 +82,7 @@ mod _core {
 
     /// What a record says, as a page for a browser.
     #[pyfunction]
-    fn html(py: Python<'_>, record: std::path::PathBuf) -> PyResult<String> {
+    fn html(py: Python<'_>, record: PathBuf) -> PyResult<String> {
         py.detach(|| {
             let record = Record::open(record).map_err(told)?;
             let diagnosis = Diagnosis::of(&record).map_err(told)?;
@@ -57,7 +92,7 @@ mod _core {
 
     /// What a record says, as JSON.
     #[pyfunction]
-    fn diagnose(py: Python<'_>, record: std::path::PathBuf) -> PyResult<String> {
+    fn diagnose(py: Python<'_>, record: PathBuf) -> PyResult<String> {
         py.detach(|| {
             let record = Record::open(record).map_err(told)?;
             serde_json::to_string(&Diagnosis::of(&record).map_err(told)?).map_err(told)

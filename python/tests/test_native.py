@@ -95,7 +95,7 @@ def test_a_whisper_checkpoint_goes_there_and_back(whisper: Path, data: Path, tmp
     same_logits(whisper, data, tmp_path / "before.safetensors")
     run = tmp_path / "run"
     native(
-        "feedwater", "train", "whisper", "--data-dir", data, "--eval-data", data, "--model", whisper,
+        "feedwater", "train", "whisper", "--engine", "native", "--data-dir", data, "--eval-data", data, "--model", whisper,
         "--output-dir", run, "--max-steps", 6, "--warmup-steps", 0, "--learning-rate", 1e-3, "--json",
     )
     model = run / "checkpoints" / "step-00000006"
@@ -132,7 +132,7 @@ def torch_losses(model: torch.nn.Module, batches: Any) -> list[float]:
 
 def native_losses(recipe: str, model: Path, data: Path, run: Path, batch_size: int) -> list[float]:
     native(
-        "feedwater", "train", recipe, "--data-dir", data, "--eval-data", data, "--model", model, "--output-dir", run,
+        "feedwater", "train", recipe, "--engine", "native", "--data-dir", data, "--eval-data", data, "--model", model, "--output-dir", run,
         "--max-steps", STEPS, "--warmup-steps", WARM_UP, "--learning-rate", RATE, "--batch-size", batch_size, "--json",
     )
     lines = map(json.loads, (run / "record.jsonl").read_text().splitlines())

@@ -8,7 +8,6 @@ mod inspect;
 mod monitor;
 mod profile;
 mod shell;
-#[cfg(feature = "train")]
 mod train;
 
 use std::ffi::OsString;
@@ -47,22 +46,17 @@ enum Command {
     /// Write down what is said in sound files, by a model that was trained
     #[cfg(feature = "train")]
     Transcribe(commands::transcribe::Options),
-    /// Train a model on this machine, without Python
-    #[cfg(feature = "train")]
+    /// Train a model, with PyTorch or without Python
     Train(commands::train::Options),
 }
 
 /// Runs the command with its arguments, the program's name first, and gives back its exit code.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
-    let cli = match Cli::try_parse_from(arguments) {
-        Ok(cli) => cli,
-        Err(said) => {
-            // Nobody is left to tell where it cannot be printed.
-            let _ = said.print();
-            return said.exit_code() as u8;
-        }
+    let (command, arguments) = match parsed(arguments) {
+        Ok(parsed) => parsed,
+        Err(code) => return code,
     };
-    let done = match cli.command {
+    let done = match command {
         Command::Inspect(options) => commands::inspect::run(&options),
         Command::Profile(options) => commands::profile::run(&options),
         Command::Generate(options) => commands::generate::run(&options).map(|()| 0),
@@ -71,18 +65,58 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Doctor(options) => commands::doctor::run(&options),
         Command::Advise(options) => commands::advise::run(&options),
         Command::Monitor(options) => commands::monitor::run(&options),
-        #[cfg(feature = "train")]
-        Command::Train(options) => commands::train::run(&options),
+        Command::Train(options) => commands::train::run(options, &arguments),
         #[cfg(feature = "train")]
         Command::Quickstart(options) => commands::quickstart::run(&options),
         #[cfg(feature = "train")]
         Command::Transcribe(options) => commands::transcribe::run(&options),
     };
-    done.unwrap_or_else(|error| {
-        eprintln!("{}", told(&error));
-        // 1 is the answer of a command that worked and found something wrong.
-        2
-    })
+    done.unwrap_or_else(|error| failed(&error))
+}
+
+/// What the arguments of `train` say, the program's name first, as JSON; or the exit code, where that was all.
+pub fn train_options(arguments: impl IntoIterator<Item = OsString>) -> Result<String, u8> {
+    match parsed(arguments)? {
+        (Command::Train(options), _) => {
+            train::torch::described(&options.settled()).map_err(|error| failed(&error))
+        }
+        _ => Err(2),
+    }
+}
+
+/// The command that was meant, and the arguments with everything spelled out; or the exit code, where that was all.
+fn parsed(arguments: impl IntoIterator<Item = OsString>) -> Result<(Command, Vec<OsString>), u8> {
+    let arguments = spelled(arguments);
+    let arguments = train::config::spliced(arguments).map_err(|error| failed(&error))?;
+    match Cli::try_parse_from(&arguments) {
+        Ok(cli) => Ok((cli.command, arguments)),
+        Err(said) => {
+            // Nobody is left to tell where it cannot be printed.
+            let _ = said.print();
+            Err(said.exit_code() as u8)
+        }
+    }
+}
+
+/// Flags with underscores, as other programs have them, are the same with hyphens. What is behind `--` is not ours.
+fn spelled(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut ours = true;
+    let spell = |argument: OsString| {
+        ours &= argument != "--";
+        let Some(flag) = argument.to_str().filter(|text| ours && text.starts_with("--")) else {
+            return argument;
+        };
+        let (name, value) = flag.split_at(flag.find('=').unwrap_or(flag.len()));
+        (name.replace('_', "-") + value).into()
+    };
+    arguments.into_iter().map(spell).collect()
+}
+
+/// Tells an error, and gives the exit code for it.
+fn failed(error: &miette::Report) -> u8 {
+    eprintln!("{}", told(error));
+    // 1 is the answer of a command that worked and found something wrong.
+    2
 }
 
 /// An error as all commands tell it: what happened, why, and a hint, a line each.
@@ -108,6 +142,15 @@ fn told(error: &miette::Report) -> String {
 mod tests {
     use super::*;
     use miette::{IntoDiagnostic, WrapErr};
+
+    #[test]
+    fn underscores_are_hyphens_but_not_in_values_or_behind_the_dashes() {
+        let words = ["feedwater", "--data_dir=my_data", "--batch_size", "a_b", "--", "python", "--max_steps"];
+        let spelled = spelled(words.map(OsString::from));
+        let expected =
+            ["feedwater", "--data-dir=my_data", "--batch-size", "a_b", "--", "python", "--max_steps"];
+        assert_eq!(spelled, expected);
+    }
 
     #[test]
     fn errors_of_all_kinds_are_told_alike() {

@@ -45,7 +45,17 @@ fn morse(folder: &Path, clips: &str) -> PathBuf {
 
 /// A run that takes a second or two.
 fn small<'a>(data: &'a Path, out: &'a Path) -> Vec<&'a str> {
-    let mut line = vec!["train", "cnn-lstm", "--data-dir", text(data), "--output-dir", text(out), "--resume"];
+    let mut line = vec![
+        "train",
+        "cnn-lstm",
+        "--engine",
+        "native",
+        "--data-dir",
+        text(data),
+        "--output-dir",
+        text(out),
+        "--resume",
+    ];
     line.extend(
         "--hidden 16 --channels 8 --batch-size 4 --max-steps 60 --save-steps 4 --eval-steps 20".split(' '),
     );
@@ -112,7 +122,7 @@ fn a_full_disk_keeps_the_checkpoint_before() {
         disk = disk.display(),
         folder = folder.path().display(),
         first = format_args!(
-            "train cnn-lstm --data-dir {} --output-dir . --resume --hidden 16 --channels 8 --batch-size 4 --save-steps 4 \
+            "train cnn-lstm --engine native --data-dir {} --output-dir . --resume --hidden 16 --channels 8 --batch-size 4 --save-steps 4 \
              --eval-steps 100 --num-epochs 1",
             data.display()
         ),
@@ -151,7 +161,16 @@ fn what_cannot_be_used_is_said_in_a_sentence_with_a_hint() {
     };
     let train = |data: &Path, model: Option<&Path>| {
         let out = at("out");
-        let mut line = vec!["train", "whisper", "--data-dir", text(data), "--output-dir", text(&out)];
+        let mut line = vec![
+            "train",
+            "whisper",
+            "--engine",
+            "native",
+            "--data-dir",
+            text(data),
+            "--output-dir",
+            text(&out),
+        ];
         line.extend(model.into_iter().flat_map(|model| ["--model", text(model)]));
         line.extend("--max-seconds 3 --max-steps 1 --batch-size 2".split(' '));
         said(&line, folder)
@@ -172,7 +191,8 @@ fn what_cannot_be_used_is_said_in_a_sentence_with_a_hint() {
     fs::write(at("no-text/manifest.jsonl"), emptied.join("\n")).unwrap();
 
     let run = at("run");
-    let mut first = vec!["train", "whisper", "--data-dir", text(&data), "--output-dir", text(&run)];
+    let mut first =
+        vec!["train", "whisper", "--engine", "native", "--data-dir", text(&data), "--output-dir", text(&run)];
     first.extend("--max-seconds 3 --max-steps 1 --batch-size 2 --eval-steps 9".split(' '));
     ok(&first);
     let (tokens, broken, unknown) = (copy("tokens"), copy("broken"), copy("unknown"));
@@ -228,7 +248,8 @@ fn arrays_are_classified_and_sound_is_transcribed() {
         "300",
     ]);
     let (data, run) = (at("npy"), at("run"));
-    let mut line = vec!["train", "cnn-lstm", "--data-dir", &data, "--output-dir", &run, "--json"];
+    let mut line =
+        vec!["train", "cnn-lstm", "--engine", "native", "--data-dir", &data, "--output-dir", &run, "--json"];
     line.extend("--hidden 16 --channels 16 --encoder-epochs 1 --num-epochs 12 --batch-size 8".split(' '));
     let said: Value = serde_json::from_str(&ok(&line)).unwrap();
     assert!(said["encoder"]["held_out"]["loss"].as_f64().unwrap() < 1.0, "{said}");

@@ -7,16 +7,16 @@
 use std::{
     fmt::Write as _,
     fs::{self, File},
-    io::{self, Write},
+    io::{self, Read, Write},
     path::{Path, PathBuf},
 };
 
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::xxh3_128;
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::{
     Error, Result,
-    weights::{Named, read_safetensors, to_safetensors},
+    tensors::{Named, read_safetensors, to_safetensors},
 };
 
 /// What a run is at, beside its numbers.
@@ -57,6 +57,8 @@ const PROGRESS: &str = "progress.json";
 /// The weights, under the name that transformers gives them.
 pub const MODEL: &str = "model.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
+/// What the optimizer knew, in a checkpoint that PyTorch wrote.
+const TORCH: &str = "trainer.pt";
 const PREFIX: &str = "step-";
 const UNFINISHED: &str = ".unfinished-";
 /// How many of the newest are kept.
@@ -78,10 +80,40 @@ impl Checkpoints {
         optimizer: &[Named],
         also: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<PathBuf> {
-        let path = self.folder.join(format!("{PREFIX}{:08}", progress.step));
-        let unfinished = self.folder.join(format!("{UNFINISHED}{:08}", progress.step));
-        let written = fill(&unfinished, progress, model, optimizer, also);
-        let renamed = written.and_then(|()| {
+        let folder = self.begin(progress.step)?;
+        let written = || {
+            let progress = serde_json::to_vec_pretty(progress).expect("progress is plain data");
+            put(&folder.join(MODEL), &to_safetensors(model)?)?;
+            put(&folder.join(OPTIMIZER), &to_safetensors(optimizer)?)?;
+            put(&folder.join(PROGRESS), &progress)?;
+            also(&folder)
+        };
+        if let Err(error) = written() {
+            self.abandon(progress.step);
+            return Err(error);
+        }
+        self.finish(progress.step, progress.best.map(|(_, step)| step))
+    }
+
+    /// An empty folder to write a checkpoint's files into; [`Self::finish`] makes a checkpoint of it.
+    pub fn begin(&self, step: u64) -> Result<PathBuf> {
+        let folder = self.unfinished(step);
+        if folder.exists() {
+            fs::remove_dir_all(&folder).map_err(Error::write(&folder))?;
+        }
+        fs::create_dir_all(&folder).map_err(Error::write(&folder))?;
+        Ok(folder)
+    }
+
+    /// Takes away what [`Self::begin`] began: it may take room that is missing.
+    pub fn abandon(&self, step: u64) {
+        let _ = fs::remove_dir_all(self.unfinished(step));
+    }
+
+    /// Makes the files of a checkpoint safe and gives it its name; those that are not needed any more go.
+    pub fn finish(&self, step: u64, best: Option<u64>) -> Result<PathBuf> {
+        let (path, unfinished) = (self.path(step), self.unfinished(step));
+        let finished = seal(&unfinished).and_then(|()| {
             // A whole one of this step would have been gone on from: what is there is torn.
             if path.exists() {
                 fs::remove_dir_all(&path).map_err(Error::write(&path))?;
@@ -89,13 +121,16 @@ impl Checkpoints {
             fs::rename(&unfinished, &path).map_err(Error::write(&path))?;
             sync_folder(&self.folder).map_err(Error::write(&self.folder))
         });
-        if let Err(error) = renamed {
-            // It takes room that is missing.
-            let _ = fs::remove_dir_all(&unfinished);
+        if let Err(error) = finished {
+            self.abandon(step);
             return Err(error);
         }
-        self.thin(progress);
+        self.thin(step, best);
         Ok(path)
+    }
+
+    fn unfinished(&self, step: u64) -> PathBuf {
+        self.folder.join(format!("{UNFINISHED}{step:08}"))
     }
 
     /// All there are, the newest first.
@@ -108,9 +143,8 @@ impl Checkpoints {
     }
 
     /// Takes away what is not needed any more. What cannot be is one too many, which does no harm.
-    fn thin(&self, progress: &Progress) {
-        let best = progress.best.map(|(_, step)| step);
-        for step in self.steps().into_iter().filter(|step| *step <= progress.step).skip(KEPT) {
+    fn thin(&self, newest: u64, best: Option<u64>) {
+        for step in self.steps().into_iter().filter(|step| *step <= newest).skip(KEPT) {
             if Some(step) != best {
                 let _ = fs::remove_dir_all(self.path(step));
             }
@@ -138,7 +172,19 @@ impl Checkpoints {
         self.folder.join(format!("{PREFIX}{step:08}"))
     }
 
-    /// The newest that is whole, and what was wrong with those that are newer.
+    /// Where the newest that is whole is, and what was wrong with those that are newer.
+    pub fn newest_whole(&self) -> (Option<PathBuf>, Vec<Error>) {
+        let mut wrong = Vec::new();
+        for path in self.steps().into_iter().map(|step| self.path(step)) {
+            match check(&path) {
+                Ok(()) => return (Some(path), wrong),
+                Err(error) => wrong.push(error),
+            }
+        }
+        (None, wrong)
+    }
+
+    /// The newest that is whole, read, and what was wrong with those that are newer.
     pub fn newest(&self) -> (Option<Checkpoint>, Vec<Error>) {
         let mut wrong = Vec::new();
         for step in self.steps() {
@@ -151,34 +197,34 @@ impl Checkpoints {
     }
 }
 
-/// Writes all files of a checkpoint, and makes them safe.
-fn fill(
-    folder: &Path,
-    progress: &Progress,
-    model: &[Named],
-    optimizer: &[Named],
-    also: impl FnOnce(&Path) -> Result<()>,
-) -> Result<()> {
-    if folder.exists() {
-        fs::remove_dir_all(folder).map_err(Error::write(folder))?;
-    }
-    fs::create_dir_all(folder).map_err(Error::write(folder))?;
-    let progress = serde_json::to_vec_pretty(progress).expect("progress is plain data");
-    put(&folder.join(MODEL), &to_safetensors(model)?)?;
-    put(&folder.join(OPTIMIZER), &to_safetensors(optimizer)?)?;
-    put(&folder.join(PROGRESS), &progress)?;
-    also(folder)?;
-
+/// Writes down what the files of a checkpoint are, and makes all of it safe.
+fn seal(folder: &Path) -> Result<()> {
     let mut sums = String::new();
     for (name, path) in files(folder).map_err(Error::read(folder))? {
         sync(&path).map_err(Error::write(&path))?;
-        let bytes = fs::read(&path).map_err(Error::read(&path))?;
-        let _ = writeln!(sums, "{:032x} {} {name}", xxh3_128(&bytes), bytes.len());
+        let (sum, length) = summed(&path).map_err(Error::read(&path))?;
+        let _ = writeln!(sums, "{sum:032x} {length} {name}");
     }
     let path = folder.join(SUMS);
     put(&path, sums.as_bytes())?;
     sync(&path).map_err(Error::write(&path))?;
     sync_folder(folder).map_err(Error::write(folder))
+}
+
+/// The checksum and the length of a file, which may be larger than the memory that is left.
+fn summed(path: &Path) -> io::Result<(u128, u64)> {
+    let mut file = File::open(path)?;
+    let (mut hash, mut length) = (Xxh3::new(), 0);
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok((hash.digest128(), length)),
+            read => {
+                hash.update(&buffer[..read]);
+                length += read as u64;
+            }
+        }
+    }
 }
 
 /// Makes a file safe. Windows does that only for who may write.
@@ -189,6 +235,10 @@ fn sync(path: &Path) -> io::Result<()> {
 /// Reads a checkpoint, and looks whether it is what was written.
 pub fn read(path: &Path) -> Result<Checkpoint> {
     check(path)?;
+    if path.join(TORCH).exists() {
+        let what = "it was written by PyTorch; --engine torch goes on from it".to_owned();
+        return Err(Error::Checkpoint { path: path.to_owned(), what });
+    }
     let progress = fs::read(path.join(PROGRESS)).map_err(Error::read(path.join(PROGRESS)))?;
     let progress = serde_json::from_slice(&progress)
         .map_err(|error| Error::Checkpoint { path: path.to_owned(), what: format!("{PROGRESS}: {error}") })?;
@@ -208,11 +258,11 @@ pub fn check(path: &Path) -> Result<()> {
         let (Some(sum), Some(length), Some(name)) = (words.next(), words.next(), words.next()) else {
             return Err(wrong(format!("{SUMS} has the line `{line}`")));
         };
-        let bytes = fs::read(path.join(name)).map_err(|error| wrong(format!("{name}: {error}")))?;
-        if bytes.len().to_string() != length {
-            return Err(wrong(format!("{name} has {} bytes, and {length} were written", bytes.len())));
+        let (now, has) = summed(&path.join(name)).map_err(|error| wrong(format!("{name}: {error}")))?;
+        if has.to_string() != length {
+            return Err(wrong(format!("{name} has {has} bytes, and {length} were written")));
         }
-        if format!("{:032x}", xxh3_128(&bytes)) != sum {
+        if format!("{now:032x}") != sum {
             return Err(wrong(format!("{name} was altered since it was written")));
         }
     }

@@ -59,6 +59,8 @@ pub struct Settings {
     pub buckets: u64,
     /// Threads that make batches; as many as there are cores, unless given. What is learned does not depend on it.
     pub threads: Option<usize>,
+    /// Batches made ahead; nor on this.
+    pub prefetch: usize,
 }
 
 impl Default for Settings {
@@ -78,6 +80,7 @@ impl Default for Settings {
             patience: None,
             buckets: 8,
             threads: None,
+            prefetch: 3,
         }
     }
 }
@@ -211,7 +214,8 @@ pub enum Ended {
 pub fn batches(builder: feedwater::Builder, settings: &Settings, training: bool) -> Result<Pipeline> {
     let batch = Batch::of(settings.batch_size).buckets(settings.buckets).pad(Pad::Longest);
     let threads = settings.threads.map_or(Threads::Auto, Threads::Exactly);
-    Ok(builder.batch(batch).seed(settings.seed).shuffle(training).threads(threads).build()?)
+    let builder = builder.batch(batch).seed(settings.seed).shuffle(training);
+    Ok(builder.threads(threads).prefetch(settings.prefetch).build()?)
 }
 
 /// A run.
@@ -407,7 +411,8 @@ impl<R: Recipe + ?Sized> Trainer<'_, R> {
         let (kept, mut now) = (checkpoint.progress.settings.clone(), serde_json::to_value(self.settings));
         // How long it lasts and how often it is looked at may change; what it learns may not.
         if let Ok(now) = &mut now {
-            for name in ["max_steps", "evaluate_every", "checkpoint_every", "patience", "threads"] {
+            for name in ["max_steps", "evaluate_every", "checkpoint_every", "patience", "threads", "prefetch"]
+            {
                 now[name] = kept[name].clone();
             }
             if let Some(changed) =

@@ -53,7 +53,7 @@ impl Vocabulary {
     }
 
     /// A `tokenizer.json` of these letters for a model that has tokens of its own, which come first.
-    pub(crate) fn with_tokens(&self, tokens: &[&str]) -> String {
+    pub fn with_tokens(&self, tokens: &[&str]) -> String {
         let unknown = "<|unknown|>";
         let first: Vec<&str> = tokens.iter().copied().chain([unknown]).collect();
         format!("{:#}\n", tokenizer(&self.letters, &first, unknown, tokens))
@@ -66,10 +66,15 @@ impl Vocabulary {
         })
     }
 
+    /// What `tokenizer.json` has.
+    pub fn file(&self) -> String {
+        format!("{:#}\n", self.json())
+    }
+
     /// Writes `tokenizer.json`.
     pub fn save(&self, folder: &Path) -> Result<()> {
         let path = folder.join("tokenizer.json");
-        fs::write(&path, format!("{:#}\n", self.json())).map_err(Error::write(&path))
+        fs::write(&path, self.file()).map_err(Error::write(&path))
     }
 
     /// Reads `tokenizer.json`.

@@ -50,10 +50,10 @@ The object of --json (fields may be added while `version` is 1):
 #[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{JSON}"))]
 pub(crate) struct Options {
     /// Memory of one GPU: 24GB, 24576MB; a bare number is GB
-    #[arg(long, alias = "gpu_memory", value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE")]
     gpu_memory: String,
     /// tiny, base, small, medium or large, as Whisper's models are called
-    #[arg(long, alias = "model_size", value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE")]
     model_size: String,
     /// GPUs in the run
     #[arg(long, value_name = "N", default_value_t = 1)]

@@ -10,7 +10,6 @@ pub(crate) mod profile;
 pub(crate) mod report;
 #[cfg(feature = "train")]
 pub(crate) mod quickstart;
-#[cfg(feature = "train")]
 pub(crate) mod train;
 #[cfg(feature = "train")]
 pub(crate) mod transcribe;

@@ -62,34 +62,34 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
     /// Samples of a step (blocks of 512 tokens for text)
-    #[arg(long, alias = "batch_size", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=65_536))]
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=65_536))]
     batch_size: u64,
     /// Steps of a run
-    #[arg(long, alias = "num_steps", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     num_steps: u64,
     /// How long the accelerator is busy with a batch; 0: there is none
-    #[arg(long, alias = "step_ms", default_value_t = 50.0, value_parser = milliseconds)]
+    #[arg(long, default_value_t = 50.0, value_parser = milliseconds)]
     step_ms: f64,
     /// Threads of the first run, which is the one that is diagnosed
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     threads: u16,
     /// Batches made ahead in the first run
-    #[arg(long, alias = "prefetch-buffer-size", alias = "prefetch_buffer_size", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, alias = "prefetch-buffer-size", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     prefetch: u16,
     /// Deliver half precision
     #[arg(long)]
     half: bool,
     /// Pad to the longest of a batch instead of 30 s
-    #[arg(long, alias = "pad_longest")]
+    #[arg(long)]
     pad_longest: bool,
     /// Put samples of like length together
     #[arg(long)]
     buckets: bool,
     /// Cut clips over 30 s into windows
-    #[arg(long, alias = "use_chunking")]
+    #[arg(long)]
     use_chunking: bool,
     /// How many steps the real run would have: for what a change saves in minutes
-    #[arg(long, alias = "total_steps", value_name = "N")]
+    #[arg(long, value_name = "N")]
     total_steps: Option<u64>,
     /// Drop the data from the page cache before each run, as far as the system allows
     #[arg(long)]
@@ -99,10 +99,10 @@ pub(crate) struct Options {
     #[arg(long)]
     verify: bool,
     /// The device that prepares data, where there are two
-    #[arg(long, alias = "data_gpu", value_name = "N")]
+    #[arg(long, value_name = "N")]
     data_gpu: Option<u32>,
     /// The device that trains, where there are two
-    #[arg(long, alias = "model_gpu", value_name = "N")]
+    #[arg(long, value_name = "N")]
     model_gpu: Option<u32>,
     /// What the order of samples follows from
     #[arg(long, default_value_t = 7)]
@@ -120,7 +120,7 @@ pub(crate) struct Options {
     #[arg(long)]
     json: bool,
     /// Stop the script of a command after so many steps, with a few more on batches from before: for the ceiling
-    #[arg(long, alias = "max_steps", value_name = "N", requires = "command", value_parser = clap::value_parser!(u64).range(20..))]
+    #[arg(long, value_name = "N", requires = "command", value_parser = clap::value_parser!(u64).range(20..))]
     max_steps: Option<u64>,
     /// A command that trains with PyTorch, observed without being changed
     #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["data", "verify", "cold"])]

@@ -1,31 +1,13 @@
-//! `feedwater train`: a model from a folder, on this machine, without Python.
+//! `feedwater train`: a model from a folder; with PyTorch where that is there, else on this machine's own.
 
 use std::path::{Path, PathBuf};
 
-use feedwater::{
-    Value as Given, field,
-    source::{self, Source},
-};
-use feedwater_train::{
-    device::{self, Devices},
-    optimizer::{AdamW, Schedule},
-    recipes::{
-        Recipe,
-        cnn_lstm::{CnnLstm, Task},
-        fitting,
-        whisper::{SIZES, Whisper},
-    },
-    split,
-    trainer::{Ended, Settings, Summary},
-    transcriber::model_in,
-    vocabulary::Vocabulary,
-    weights::{Weights, read_safetensors},
-};
-use miette::miette;
-use serde_json::{Value, json};
+use clap::ValueEnum;
+use serde::Serialize;
 
-use super::report::print;
-use crate::train::{Job, interrupted, refuse_another, told, wrong_in_words};
+#[cfg(feature = "train")]
+use crate::train::native;
+use crate::train::torch;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -34,10 +16,17 @@ Examples:
   feedwater train cnn-lstm --data-dir data/npy --encoder-epochs 2 --num-epochs 5
   feedwater train whisper --data-dir data/morse --model whisper-tiny --output-dir runs/whisper
   feedwater train whisper --data-dir data/morse --model-size tiny --max-seconds 12
+  feedwater train lm --data-dir corpus.jsonl --model my-llama --bf16 --compile
+  feedwater train tts --train-data LJSpeech-1.1 --data-gpu 0 --model-gpu 1
+  torchrun --nproc-per-node 2 -m feedwater.train whisper --data-dir data/morse …
 
 One sample in twenty is held out, to see how the model does on what it never saw,
 unless --eval-data names others. Ctrl-C ends the run after a checkpoint; --resume
 goes on from there, with the same batches as if nothing had been.
+
+--engine torch needs Python with the packages feedwater and torch; it is taken
+where they are, and the native trainer where they are not. FEEDWATER_PYTHON says
+which Python. A flag of one engine is refused by the other.
 
 Exit codes:
   0  trained
@@ -49,162 +38,364 @@ Exit codes:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Options {
     #[command(subcommand)]
-    recipe: RecipeOptions,
+    pub(crate) recipe: RecipeOptions,
 }
 
-#[derive(Debug, clap::Subcommand)]
-enum RecipeOptions {
+#[derive(Debug, clap::Subcommand, Serialize)]
+#[serde(tag = "recipe", rename_all = "kebab-case")]
+pub(crate) enum RecipeOptions {
     /// Convolutions and an LSTM: transcribes sound with a CTC head, or classifies arrays
-    #[command(after_help = EXAMPLES)]
+    #[command(after_help = EXAMPLES, args_override_self = true)]
     CnnLstm(CnnLstmOptions),
     /// Whisper, new or from a folder in Hugging Face's format, and saved in it
-    #[command(after_help = EXAMPLES)]
+    #[command(after_help = EXAMPLES, args_override_self = true)]
     Whisper(WhisperOptions),
+    /// A causal language model on text or JSON lines, with PyTorch
+    #[command(after_help = EXAMPLES, args_override_self = true)]
+    Lm(LmOptions),
+    /// A compact text-to-mel model on sound with texts, with PyTorch
+    #[command(after_help = EXAMPLES, args_override_self = true)]
+    Tts(TtsOptions),
 }
 
-#[derive(Debug, clap::Args)]
-struct CnnLstmOptions {
+#[derive(Debug, clap::Args, Serialize)]
+pub(crate) struct CnnLstmOptions {
     #[command(flatten)]
-    common: Common,
+    #[serde(flatten)]
+    pub(crate) common: Common,
     /// What to learn; by what the samples are, unless given
     #[arg(long, value_enum)]
-    task: Option<WhichTask>,
+    pub(crate) task: Option<WhichTask>,
     /// Channels of the convolutions
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
-    channels: u16,
+    pub(crate) channels: u16,
     /// Width of the recurrent layer
     #[arg(long, default_value_t = 96, value_parser = clap::value_parser!(u16).range(1..=4096))]
-    hidden: u16,
+    pub(crate) hidden: u16,
     /// Times through the data before there is a classifier, in which hidden parts are guessed
-    #[arg(long, alias = "encoder_epochs", default_value_t = 2.0, value_parser = epochs)]
-    encoder_epochs: f64,
+    #[arg(long, default_value_t = 2.0, value_parser = epochs)]
+    pub(crate) encoder_epochs: f64,
+    /// The same as --num-epochs, of the classifier
+    #[arg(long, value_parser = epochs)]
+    pub(crate) classifier_epochs: Option<f64>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum WhichTask {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum WhichTask {
     /// Sound to text
     Transcribe,
     /// Arrays to one of some classes
     Classify,
 }
 
-#[derive(Debug, clap::Args)]
-struct WhisperOptions {
+#[derive(Debug, clap::Args, Serialize)]
+pub(crate) struct WhisperOptions {
     #[command(flatten)]
-    common: Common,
+    #[serde(flatten)]
+    pub(crate) common: Common,
     /// Size of a new model, where there is no --model
-    #[arg(long, alias = "model_size", default_value = "tiny",
-          value_parser = clap::builder::PossibleValuesParser::new(SIZES.map(|(name, ..)| name)))]
-    model_size: String,
+    #[arg(long, value_enum, default_value_t = Size::Tiny)]
+    pub(crate) model_size: Size,
     /// A new model's tokenizer.json; the letters of the data unless given
     #[arg(long, value_name = "FILE")]
-    tokenizer: Option<PathBuf>,
+    pub(crate) tokenizer: Option<PathBuf>,
     /// Length of the clips that a new model hears
-    #[arg(long, alias = "max_seconds", default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..=30))]
-    max_seconds: u16,
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..=30))]
+    pub(crate) max_seconds: u16,
     /// Language of the texts, for a model of several: `en`
     #[arg(long)]
-    language: Option<String>,
+    pub(crate) language: Option<String>,
     /// Cut clips that are longer, by the times of their words
-    #[arg(long, alias = "use_chunking")]
-    use_chunking: bool,
+    #[arg(long)]
+    pub(crate) use_chunking: bool,
 }
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, clap::Args, Serialize)]
+pub(crate) struct LmOptions {
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) common: Common,
+    /// Size of a new model, where there is no --model
+    #[arg(long, value_enum, default_value_t = Size::Tiny)]
+    pub(crate) model_size: Size,
+    /// A new model's tokenizer.json; one made from the data unless given
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tokenizer: Option<PathBuf>,
+    /// Tokens of a row
+    #[arg(long, alias = "max-length", alias = "block-size", default_value_t = 512, value_parser = clap::value_parser!(u32).range(8..))]
+    pub(crate) length: u32,
+    /// A row for each document, padded, instead of rows that are full
+    #[arg(long)]
+    pub(crate) no_packing: bool,
+}
+
+#[derive(Debug, clap::Args, Serialize)]
+pub(crate) struct TtsOptions {
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) common: Common,
+    /// Size of a new model, where there is no --model
+    #[arg(long, value_enum, default_value_t = Size::Tiny)]
+    pub(crate) model_size: Size,
+    /// Longest clips that are learned from, in seconds
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..=30))]
+    pub(crate) max_seconds: u16,
+}
+
+/// How large a new model is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Size {
+    Tiny,
+    Base,
+    Small,
+    Medium,
+    Large,
+}
+
+#[cfg(feature = "train")]
+impl Size {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Tiny => "tiny",
+            Self::Base => "base",
+            Self::Small => "small",
+            Self::Medium => "medium",
+            Self::Large => "large",
+        }
+    }
+}
+
+#[derive(Debug, clap::Args, Serialize)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
-struct Common {
+pub(crate) struct Common {
     /// A dataset: `feedwater inspect` says what it is
-    #[arg(long, alias = "data_dir", value_name = "DIR")]
-    data_dir: PathBuf,
+    #[arg(long, alias = "train-data", value_name = "DIR")]
+    pub(crate) data_dir: PathBuf,
     /// Where checkpoints, the record and the model go [default: runs/RECIPE]
-    #[arg(long, alias = "output_dir", value_name = "DIR")]
-    output_dir: Option<PathBuf>,
+    #[arg(long, value_name = "DIR")]
+    pub(crate) output_dir: Option<PathBuf>,
     /// Samples that the model is tried on, instead of some of --data-dir
-    #[arg(long, alias = "eval_data", value_name = "DIR")]
-    eval_data: Option<PathBuf>,
-    /// A folder with a model to begin with
-    #[arg(long, alias = "model_dir", alias = "model_name_or_path", value_name = "DIR")]
-    model: Option<PathBuf>,
-    /// Samples of a micro-batch
-    #[arg(long, alias = "batch_size", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=4096))]
-    batch_size: u64,
+    #[arg(long, value_name = "DIR")]
+    pub(crate) eval_data: Option<PathBuf>,
+    /// A folder with a model to begin with; with PyTorch, a name on the hub will do
+    #[arg(long, alias = "model-dir", alias = "model-name-or-path", value_name = "DIR")]
+    pub(crate) model: Option<PathBuf>,
+    /// What trains
+    #[arg(long, value_enum, default_value_t = Engine::Auto)]
+    pub(crate) engine: Engine,
+    /// A YAML file with settings by the names of these flags, in sections or not; flags count more
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Samples of a micro-batch; with PyTorch, `auto` looks for the one that is fastest in the memory there is
+    #[arg(long, default_value = "16", value_name = "N|auto", value_parser = batch_size)]
+    pub(crate) batch_size: BatchSize,
     /// Micro-batches of a step
-    #[arg(long, alias = "gradient_accumulation_steps", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-    gradient_accumulation_steps: u32,
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) gradient_accumulation_steps: u32,
     /// Steps of the run
-    #[arg(long, alias = "max_steps", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    max_steps: Option<u64>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) max_steps: Option<u64>,
     /// Times through the data, where --max-steps is not given
-    #[arg(long, alias = "num_epochs", alias = "epochs", default_value_t = 10.0, value_parser = epochs)]
-    num_epochs: f64,
-    /// The highest rate [default: 3e-3 for cnn-lstm, 1e-4 for whisper]
-    #[arg(long, alias = "learning_rate", alias = "lr")]
-    learning_rate: Option<f64>,
+    #[arg(long, alias = "epochs", default_value_t = 10.0, value_parser = epochs)]
+    pub(crate) num_epochs: f64,
+    /// The highest rate [default: 3e-3 for cnn-lstm, 1e-4 for whisper, 3e-4 for lm, 1e-3 for tts]
+    #[arg(long, alias = "lr")]
+    pub(crate) learning_rate: Option<f64>,
     /// Steps in which the rate rises
-    #[arg(long, alias = "warmup_steps", default_value_t = 50)]
-    warmup_steps: u64,
+    #[arg(long, default_value_t = 50)]
+    pub(crate) warmup_steps: u64,
     /// How the rate falls
-    #[arg(long, alias = "lr_scheduler_type", value_enum, default_value_t = Falls::Cosine)]
-    lr_scheduler_type: Falls,
+    #[arg(long, value_enum, default_value_t = Falls::Cosine)]
+    pub(crate) lr_scheduler_type: Falls,
     /// The share of a weight that each step takes away, times the rate
-    #[arg(long, alias = "weight_decay", default_value_t = 0.01)]
-    weight_decay: f64,
+    #[arg(long, default_value_t = 0.01)]
+    pub(crate) weight_decay: f64,
     /// The longest that a step's gradient may be; 0: any
-    #[arg(long, alias = "max_grad_norm", default_value_t = 1.0)]
-    max_grad_norm: f64,
+    #[arg(long, default_value_t = 1.0)]
+    pub(crate) max_grad_norm: f64,
     /// Steps between evaluations
-    #[arg(long, alias = "eval_steps", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
-    eval_steps: u64,
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) eval_steps: u64,
     /// Steps between checkpoints
-    #[arg(long, alias = "save_steps", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
-    save_steps: u64,
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) save_steps: u64,
     /// Evaluations without a better one that end the run
-    #[arg(long, alias = "early_stopping_patience", value_name = "N")]
-    early_stopping_patience: Option<u32>,
+    #[arg(long, value_name = "N")]
+    pub(crate) early_stopping_patience: Option<u32>,
     /// Threads that make batches; as many as there are cores unless given
-    #[arg(
-        long,
-        alias = "dataloader_num_workers",
-        alias = "num_workers",
-        alias = "dataloader-num-workers",
-        value_name = "N"
-    )]
-    threads: Option<u16>,
-    /// Where the model is: cpu, or vulkan or vulkan:N where that was built in
-    #[arg(long, alias = "model-device", alias = "model_device", default_value = "cpu")]
-    device: String,
+    #[arg(long, alias = "dataloader-num-workers", alias = "num-workers", value_name = "N")]
+    pub(crate) threads: Option<u16>,
+    /// Batches made ahead
+    #[arg(long, alias = "prefetch-buffer-size", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) prefetch: u16,
+    /// Where the model is: cpu; native: vulkan or vulkan:N where that was built in; PyTorch: cuda:N, mps
+    /// [default: cpu; with PyTorch a GPU, if there is one]
+    #[arg(long, alias = "model-device")]
+    pub(crate) device: Option<String>,
     /// Where batches are prepared, if not there
-    #[arg(long, alias = "data_device", value_name = "DEVICE")]
-    data_device: Option<String>,
-    /// Numbers to compute with
-    #[arg(long, value_enum, default_value_t = Precision::F32)]
-    precision: Precision,
+    #[arg(long, value_name = "DEVICE")]
+    pub(crate) data_device: Option<String>,
+    /// Numbers to compute with [default: f32; with PyTorch on a GPU bf16, or f16 where it has none]
+    #[arg(long, value_enum, overrides_with_all = ["bf16", "fp16"])]
+    pub(crate) precision: Option<Precision>,
     /// The same as --precision bf16
-    #[arg(long)]
-    bf16: bool,
+    #[arg(long, overrides_with_all = ["precision", "fp16"])]
+    pub(crate) bf16: bool,
     /// The same as --precision f16
-    #[arg(long)]
-    fp16: bool,
+    #[arg(long, overrides_with_all = ["precision", "bf16"])]
+    pub(crate) fp16: bool,
     /// Where all random numbers come from
     #[arg(long, default_value_t = 7)]
-    seed: u64,
+    pub(crate) seed: u64,
     /// Go on from the newest checkpoint in --output-dir
     #[arg(long)]
-    resume: bool,
+    pub(crate) resume: bool,
     /// Print one JSON object
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) torch: TorchOptions,
 }
 
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Falls {
+/// What only PyTorch does.
+#[derive(Debug, clap::Args, Serialize)]
+#[command(next_help_heading = "With PyTorch")]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
+pub(crate) struct TorchOptions {
+    /// Compile the model: a minute or more at first, faster steps after
+    #[arg(long, alias = "torch-compile")]
+    pub(crate) compile: bool,
+    /// Compute activations again instead of keeping them: less memory, a third more work [default: on for whisper]
+    #[arg(long, value_enum, num_args = 0..=1, default_missing_value = "on", value_name = "on|off")]
+    pub(crate) gradient_checkpointing: Option<Switch>,
+    /// Where noise and masks are made
+    #[arg(long, value_enum, default_value_t = Augment::Host)]
+    pub(crate) augment_on: Augment,
+    /// Noise of this deviation on features
+    #[arg(long, value_name = "DEVIATION")]
+    pub(crate) noise: Option<f32>,
+    /// Stretches of time that are masked in each sample
+    #[arg(long, default_value_t = 0)]
+    pub(crate) time_masks: u16,
+    /// When memory does not suffice: stop and say what to change, or halve the micro-batch and go on
+    #[arg(long, value_enum, default_value_t = OnOom::Stop)]
+    pub(crate) on_oom: OnOom,
+    /// How several processes share a model: copies, or shards
+    #[arg(long, value_enum, default_value_t = Strategy::Ddp)]
+    pub(crate) strategy: Strategy,
+    /// Where curves go: tensorboard, wandb, mlflow, trackio, none
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "tensorboard")]
+    pub(crate) report_to: Vec<ReportTo>,
+    /// The GPU that makes features, where there are two
+    #[arg(long, value_name = "N")]
+    pub(crate) data_gpu: Option<u32>,
+    /// The GPU that trains
+    #[arg(long, value_name = "N")]
+    pub(crate) model_gpu: Option<u32>,
+    /// Hold each GPU to its ceiling of memory
+    #[arg(long)]
+    pub(crate) enable_memory_isolation: bool,
+    /// Most memory of the data GPU, in MB
+    #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) data_gpu_memory: Option<u64>,
+    /// Most memory of the model's GPU, in MB
+    #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) model_gpu_memory: Option<u64>,
+    /// Pad every batch to the same shape
+    #[arg(long)]
+    pub(crate) enable_static_shapes: bool,
+    /// Read all files once before the first step, so that they are in memory
+    #[arg(long)]
+    pub(crate) cache_dataset: bool,
+}
+
+/// What trains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Engine {
+    /// PyTorch where it is, else native
+    Auto,
+    /// This program itself, on the CPU, without Python
+    Native,
+    /// PyTorch
+    Torch,
+}
+
+/// Samples of a micro-batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub(crate) enum BatchSize {
+    Of(u64),
+    Auto(Automatic),
+}
+
+/// The word for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Automatic {
+    Auto,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Switch {
+    #[value(alias = "true")]
+    On,
+    #[value(alias = "false")]
+    Off,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Augment {
+    /// On the cores, keyed by the sample
+    Host,
+    /// On the device, keyed by the step
+    Device,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum OnOom {
+    Stop,
+    Split,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Strategy {
+    /// A copy of the model in each process
+    Ddp,
+    /// A shard of it, by PyTorch's FSDP2
+    Fsdp,
+    /// A shard of it, by DeepSpeed's ZeRO
+    Deepspeed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum ReportTo {
+    Tensorboard,
+    Wandb,
+    Mlflow,
+    Trackio,
+    None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Falls {
     Constant,
     Linear,
     Cosine,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Precision {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Precision {
     #[value(alias = "fp32")]
     F32,
     Bf16,
@@ -213,6 +404,7 @@ enum Precision {
 }
 
 /// As a shell says that Ctrl-C ended a command.
+#[cfg(feature = "train")]
 pub(crate) const STOPPED: u8 = 130;
 
 fn epochs(text: &str) -> Result<f64, String> {
@@ -222,358 +414,80 @@ fn epochs(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Samples that say what a dataset is.
-const LOOKED_AT: u64 = 32;
-
-/// The data of a run.
-struct Data {
-    whole: Box<dyn Source>,
-    tried: Option<Box<dyn Source>>,
-}
-
-impl Common {
-    fn folder(&self, recipe: &str) -> PathBuf {
-        self.output_dir.clone().unwrap_or_else(|| Path::new("runs").join(recipe))
-    }
-
-    fn data(&self) -> miette::Result<Data> {
-        let open = |path: &PathBuf| -> miette::Result<Box<dyn Source>> {
-            let source = source::open(path).map_err(|error| miette!("{error}"))?;
-            let has = |index: u64| {
-                source.sample(index).is_ok_and(|sample| {
-                    sample.get(field::AUDIO).is_some() || sample.get(field::FEATURES).is_some()
-                })
-            };
-            if !(0..source.len().min(LOOKED_AT)).any(has) {
-                return Err(miette!(
-                    help = "`feedwater inspect` shows what is there; `feedwater generate morse` makes something to try",
-                    "there is neither sound nor an array in `{}`",
-                    path.display()
-                ));
-            }
-            Ok(source)
-        };
-        if let Some(model) = self.model.as_ref().filter(|model| !model.is_dir()) {
-            return Err(miette!(
-                help = "a folder on this machine: `hf download openai/whisper-tiny --local-dir whisper-tiny` makes one",
-                "there is no folder `{}`",
-                model.display()
-            ));
-        }
-        Ok(Data { whole: open(&self.data_dir)?, tried: self.eval_data.as_ref().map(open).transpose()? })
-    }
-
-    fn devices(&self) -> miette::Result<Devices> {
-        let model = device::named(&self.device).map_err(told)?;
-        let data = self.data_device.as_deref().map(device::named).transpose().map_err(told)?;
-        Ok(Devices { data: data.unwrap_or_else(|| model.clone()), model })
-    }
-
-    /// What is done with a wish that this device does not do fast: one line, and the run goes on.
-    fn precision(&self) {
-        let wish = match (self.precision, self.bf16, self.fp16) {
-            (Precision::Bf16, ..) | (_, true, _) => "bf16",
-            (Precision::F16, ..) | (_, _, true) => "f16",
-            _ => return,
-        };
-        eprintln!("precision {wish} is not done faster than f32 by the native trainer: the run is in f32");
-    }
-
-    fn settings(&self, samples: u64, epochs: f64, learning_rate: f64) -> Settings {
-        let a_step = self.batch_size * u64::from(self.gradient_accumulation_steps);
-        let an_epoch = samples.div_ceil(a_step).max(1);
-        Settings {
-            batch_size: self.batch_size,
-            accumulation: self.gradient_accumulation_steps,
-            max_steps: (an_epoch as f64 * epochs).ceil().max(1.0) as u64,
-            learning_rate: self.learning_rate.unwrap_or(learning_rate),
-            warm_up: self.warmup_steps,
-            schedule: match self.lr_scheduler_type {
-                Falls::Constant => Schedule::Constant,
-                Falls::Linear => Schedule::Linear,
-                Falls::Cosine => Schedule::Cosine,
-            },
-            adamw: AdamW { weight_decay: self.weight_decay, ..AdamW::default() },
-            clip: (self.max_grad_norm > 0.0).then_some(self.max_grad_norm),
-            seed: self.seed,
-            evaluate_every: self.eval_steps,
-            checkpoint_every: self.save_steps,
-            patience: self.early_stopping_patience,
-            threads: self.threads.map(usize::from).filter(|threads| *threads > 0),
-            ..Settings::default()
-        }
-    }
-
-    /// Trains, and says how it went.
-    fn train(
-        &self,
-        recipe: &dyn Recipe,
-        weights: Weights,
-        data: Data,
-        devices: &Devices,
-        stage: Stage<'_>,
-    ) -> miette::Result<(Summary, f64)> {
-        let (training, held_out): (Box<dyn Source>, Box<dyn Source>) = if let Some(tried) = data.tried {
-            (data.whole, tried)
-        } else {
-            let (training, held_out) = split::hold_out(data.whole, 20);
-            (Box::new(training), Box::new(held_out))
-        };
-        let mut settings = self.settings(training.len(), stage.epochs, stage.learning_rate);
-        if let Some(steps) = self.max_steps.filter(|_| stage.last) {
-            settings.max_steps = steps;
-        }
-        if !self.json {
-            let (samples, tried) = (training.len(), held_out.len());
-            eprintln!("data      {samples} samples to learn from, {tried} held out");
-            let where_ = if devices.are_one() {
-                format!("one device for the data and the model, {}", self.device)
-            } else {
-                let data = self.data_device.as_deref().unwrap_or(&self.device);
-                format!("data on {data}, the model on {}", self.device)
-            };
-            eprintln!("model     {} numbers to learn; {where_}", weights.count());
-        }
-        let stop = interrupted()?;
-        let folder = stage.folder.to_owned();
-        let resume = self.resume;
-        let job = Job {
-            recipe,
-            settings,
-            devices: devices.clone(),
-            weights,
-            training,
-            held_out,
-            folder,
-            resume,
-            stop: &stop,
-        };
-        let (summary, seconds) = job.run()?;
-        if !self.json {
-            print(&as_text(&summary, seconds))?;
-        }
-        Ok((summary, seconds))
-    }
-
-    /// The folder with the model to begin with.
-    fn begins_with(&self) -> miette::Result<Option<PathBuf>> {
-        self.model.as_deref().map(model_in).transpose().map_err(told)
+fn batch_size(text: &str) -> Result<BatchSize, String> {
+    match text.parse::<u64>() {
+        Ok(size @ 1..=4096) => Ok(BatchSize::Of(size)),
+        _ if text == "auto" => Ok(BatchSize::Auto(Automatic::Auto)),
+        _ => Err("a number from 1 to 4096, or auto".to_owned()),
     }
 }
 
-/// A part of a run: where it goes, how long it is, and its rate unless that is given.
-#[derive(Clone, Copy)]
-struct Stage<'a> {
-    folder: &'a Path,
-    /// Whether it is what --max-steps is meant for.
-    last: bool,
-    epochs: f64,
-    learning_rate: f64,
-}
-
-pub(crate) fn run(options: &Options) -> miette::Result<u8> {
-    let (common, stages) = match &options.recipe {
-        RecipeOptions::CnnLstm(options) => (&options.common, cnn_lstm(options)?),
-        RecipeOptions::Whisper(options) => (&options.common, whisper(options)?),
-    };
-    if common.json {
-        let [before @ .., (summary, seconds)] = stages.as_slice() else { return Ok(0) };
-        let mut object = as_json(summary, *seconds);
-        let before: Vec<Value> = before.iter().map(|(summary, seconds)| as_json(summary, *seconds)).collect();
-        object["encoder"] = before.into_iter().next().unwrap_or(Value::Null);
-        print(&object.to_string())?;
-    }
-    let stopped = stages.iter().any(|(summary, _)| summary.ended == Ended::Asked);
-    Ok(if stopped { STOPPED } else { 0 })
-}
-
-fn cnn_lstm(options: &CnnLstmOptions) -> miette::Result<Vec<(Summary, f64)>> {
-    let common = &options.common;
-    common.precision();
-    let data = common.data()?;
-    let model = common.begins_with()?;
-    let (channels, hidden) = (usize::from(options.channels), usize::from(options.hidden));
-    let devices = common.devices()?;
-    let folder = common.folder("cnn-lstm");
-    refuse_another(&folder, common.resume)?;
-    let learning_rate = 3e-3;
-    let stage = Stage { folder: &folder, last: true, epochs: common.num_epochs, learning_rate };
-    let begin = |recipe: &CnnLstm| match &model {
-        Some(folder) => fitting(folder, &recipe.weights(common.seed, &devices.model)).map_err(told),
-        None => Ok(recipe.weights(common.seed, &devices.model)),
-    };
-    let columns = columns(&*data.whole)?;
-    let fits = if columns.is_some() { WhichTask::Classify } else { WhichTask::Transcribe };
-    if options.task.is_some_and(|task| task != fits) {
-        let (has, can) = match fits {
-            WhichTask::Classify => ("arrays", "classify"),
-            WhichTask::Transcribe => ("sound", "transcribe"),
-        };
-        return Err(miette!(
-            help = format!("--task {can}, or leave it out"),
-            "the data is {has}, which is not for that task"
-        ));
-    }
-    let Some(bins) = columns else {
-        let recipe = match &model {
-            Some(folder) => CnnLstm::load(folder).map_err(told)?,
-            None => CnnLstm::transcriber(Vocabulary::of(&*data.whole).map_err(told)?, channels, hidden),
-        };
-        let weights = begin(&recipe)?;
-        return Ok(vec![common.train(&recipe, weights, data, &devices, stage)?]);
-    };
-
-    let names = classes(&*data.whole)?;
-    let classifier = CnnLstm::of_arrays(bins, channels, hidden, Task::Classify(names));
-    let mut weights = begin(&classifier)?;
-    let mut done = Vec::new();
-    if options.encoder_epochs > 0.0 && model.is_none() {
-        let encoder = CnnLstm::of_arrays(bins, channels, hidden, Task::Reconstruct);
-        let folder = folder.join("encoder");
-        if !common.json {
-            eprintln!("encoder   learns to guess what is hidden; --encoder-epochs 0 leaves it out");
-        }
-        let stage = Stage { folder: &folder, last: false, epochs: options.encoder_epochs, learning_rate };
-        let (summary, seconds) = common.train(
-            &encoder,
-            encoder.weights(common.seed, &devices.model),
-            common.data()?,
-            &devices,
-            stage,
-        )?;
-        let model = summary.model.clone();
-        let stopped = summary.ended == Ended::Asked;
-        done.push((summary, seconds));
-        if stopped {
-            return Ok(done);
-        }
-        let model = model.ok_or_else(|| miette!("the encoder could not be saved"))?;
-        let learned = read_safetensors(&model.join("model.safetensors")).map_err(told)?;
-        weights = weights.with(learned);
-        if !common.json {
-            eprintln!("classifier");
+impl RecipeOptions {
+    pub(crate) fn common(&self) -> &Common {
+        match self {
+            Self::CnnLstm(options) => &options.common,
+            Self::Whisper(options) => &options.common,
+            Self::Lm(options) => &options.common,
+            Self::Tts(options) => &options.common,
         }
     }
-    done.push(common.train(&classifier, weights, data, &devices, stage)?);
-    Ok(done)
-}
 
-/// The columns of the arrays of a dataset; nothing where it has sound.
-fn columns(source: &dyn Source) -> miette::Result<Option<usize>> {
-    for index in 0..source.len().min(LOOKED_AT) {
-        let Ok(sample) = source.sample(index) else { continue };
-        if sample.get(field::AUDIO).is_some() {
-            return Ok(None);
+    fn common_mut(&mut self) -> &mut Common {
+        match self {
+            Self::CnnLstm(options) => &mut options.common,
+            Self::Whisper(options) => &mut options.common,
+            Self::Lm(options) => &mut options.common,
+            Self::Tts(options) => &mut options.common,
         }
-        let Some(Given::Media(_)) = sample.get(field::FEATURES) else { continue };
-        // By way of the pipeline: it reads arrays wherever they are.
-        let mut first = feedwater::Pipeline::from_source(split::only(source, index))
-            .decode(feedwater::Npy)
-            .batch(feedwater::Batch::of(1))
-            .build()
-            .map_err(|error| miette!("{error}"))?;
-        let batch = first.epoch(0).next();
-        if let Some(Ok(batch)) = batch
-            && let Some([_, _, columns]) = batch.get(field::FEATURES).map(|tensor| tensor.shape.as_slice())
+    }
+
+    /// What it is called on the command line.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::CnnLstm(_) => "cnn-lstm",
+            Self::Whisper(_) => "whisper",
+            Self::Lm(_) => "lm",
+            Self::Tts(_) => "tts",
+        }
+    }
+
+    /// Puts what has two spellings into one.
+    fn settle(&mut self) {
+        if let Self::CnnLstm(options) = self
+            && let Some(epochs) = options.classifier_epochs
         {
-            return Ok(Some(*columns));
+            options.common.num_epochs = epochs;
+        }
+        let name = self.name();
+        let common = self.common_mut();
+        let _ = common.output_dir.get_or_insert_with(|| Path::new("runs").join(name));
+        if common.bf16 {
+            common.precision = Some(Precision::Bf16);
+        }
+        if common.fp16 {
+            common.precision = Some(Precision::F16);
         }
     }
-    Ok(None)
 }
 
-/// More classes than this are numbers of something else.
-const MOST_CLASSES: u64 = 100_000;
-
-/// The names of the classes of a dataset.
-fn classes(source: &dyn Source) -> miette::Result<Vec<String>> {
-    if !source.classes().is_empty() {
-        return Ok(source.classes().to_vec());
+impl Options {
+    /// Everything as it is meant.
+    pub(crate) fn settled(mut self) -> Self {
+        self.recipe.settle();
+        self
     }
-    let mut most = None;
-    for index in 0..source.len() {
-        if let Ok(sample) = source.sample(index)
-            && let Some(Given::Number(label)) = sample.get(field::LABELS)
-        {
-            most = most.max(Some(*label as u64));
-        }
-    }
-    let most = most.ok_or_else(|| {
-        miette!(
-            help = "a folder for each class, or a `label` in the metadata: `feedwater inspect` shows what is there",
-            "the samples have no labels to learn"
-        )
-    })?;
-    if most >= MOST_CLASSES {
-        return Err(miette!(
-            help = "labels are numbers from 0 on, without gaps",
-            "a sample has the label {most}, and there can be {MOST_CLASSES} classes"
-        ));
-    }
-    Ok((0..=most).map(|class| class.to_string()).collect())
 }
 
-fn whisper(options: &WhisperOptions) -> miette::Result<Vec<(Summary, f64)>> {
-    let common = &options.common;
-    common.precision();
-    let data = common.data()?;
-    let model = common.begins_with()?;
-    let devices = common.devices()?;
-    let seconds = usize::from(options.max_seconds);
-    let letters = Vocabulary::of(&*data.whole).map_err(told)?;
-    let mut recipe = match &model {
-        Some(folder) => Whisper::load(folder),
-        None => Whisper::new(&options.model_size, seconds, options.tokenizer.as_deref(), &letters),
+pub(crate) fn run(options: Options, arguments: &[std::ffi::OsString]) -> miette::Result<u8> {
+    let options = options.settled();
+    match torch::chosen(&options.recipe)? {
+        Some(python) => torch::run(&python, arguments),
+        #[cfg(feature = "train")]
+        None => native::run(&options.recipe),
+        #[cfg(not(feature = "train"))]
+        None => Err(miette::miette!(
+            help = "--engine torch, with `pip install torch transformers`; or the command of a clone: `cargo run --release --`",
+            "the native trainer is not in this program"
+        )),
     }
-    .map_err(told)?;
-    if let Some(language) = &options.language {
-        recipe = recipe.language(language).map_err(told)?;
-    }
-    if options.use_chunking {
-        recipe = recipe.chunked();
-    }
-    let fresh = recipe.weights(common.seed, &devices.model);
-    let weights = match &model {
-        Some(folder) => fitting(folder, &fresh).map_err(told)?,
-        None => fresh,
-    };
-    let folder = common.folder("whisper");
-    let stage = Stage { folder: &folder, last: true, epochs: common.num_epochs, learning_rate: 1e-4 };
-    Ok(vec![common.train(&recipe, weights, data, &devices, stage)?])
-}
-
-fn as_json(summary: &Summary, seconds: f64) -> Value {
-    json!({
-        "version": 1,
-        "steps": summary.steps,
-        "seconds": seconds,
-        "busy": summary.busy,
-        "data_busy": summary.data_busy,
-        "loader_cores": summary.loader_cores,
-        "held_out": summary.last,
-        "best": summary.best.map(|(wrong, step)| json!({ "wrong": wrong, "step": step })),
-        "model": summary.model,
-        "ended": match summary.ended { Ended::Steps => "steps", Ended::Patience => "patience", Ended::Asked => "asked" },
-    })
-}
-
-fn as_text(summary: &Summary, seconds: f64) -> String {
-    let why = match summary.ended {
-        Ended::Steps => "",
-        Ended::Patience => ", it got no better",
-        Ended::Asked => ", stopped: --resume goes on",
-    };
-    let busy = 100.0 * summary.busy;
-    let mut lines = vec![format!(
-        "trained   {} steps in {seconds:.0} s, busy {busy:.1} %, the loader used {:.0} % of a core{why}",
-        summary.steps,
-        100.0 * summary.loader_cores
-    )];
-    if let Some(score) = &summary.last {
-        lines.push(format!("held out  loss {:.3}{}", score.loss, wrong_in_words(score)));
-    }
-    if let Some(model) = &summary.model {
-        lines.push(format!("model     {}", model.display()));
-    }
-    lines.join("\n")
 }

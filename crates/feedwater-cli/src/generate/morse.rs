@@ -19,10 +19,10 @@ pub(crate) struct Settings {
     #[arg(long, default_value_t = 200)]
     pub(crate) clips: usize,
     /// Length of the shortest clip
-    #[arg(long, alias = "min_seconds", default_value_t = 2.0, value_parser = parse_number, value_name = "SECONDS")]
+    #[arg(long, default_value_t = 2.0, value_parser = parse_number, value_name = "SECONDS")]
     pub(crate) min_seconds: f64,
     /// Length of the longest clip
-    #[arg(long, alias = "max_seconds", default_value_t = 12.0, value_parser = parse_number, value_name = "SECONDS")]
+    #[arg(long, default_value_t = 12.0, value_parser = parse_number, value_name = "SECONDS")]
     pub(crate) max_seconds: f64,
     /// Add N clips of 32 to 75 seconds, to see chunking at work
     #[arg(long, default_value_t = 0, value_name = "N")]
@@ -39,16 +39,10 @@ pub(crate) struct Settings {
     /// Signal-to-noise ratio in dB: mean power of the tone while the key is down, before fading, over the
     /// power of the white noise in a bandwidth of 2500 Hz. (Over the full band of a 16 kHz file it is 5.1 dB
     /// lower.)
-    #[arg(
-        long,
-        alias = "snr_db",
-        default_value = "5..25",
-        allow_hyphen_values = true,
-        value_name = "LO..HI"
-    )]
+    #[arg(long, default_value = "5..25", allow_hyphen_values = true, value_name = "LO..HI")]
     pub(crate) snr_db: Span,
     /// Share of clips with noise alone and an empty text
-    #[arg(long, alias = "noise_only", default_value = "0.02", value_parser = parse_share, value_name = "SHARE")]
+    #[arg(long, default_value = "0.02", value_parser = parse_share, value_name = "SHARE")]
     pub(crate) noise_only: f64,
     /// Share of clips that fade (QSB, 3 to 18 dB); without a number: all
     #[arg(long, default_value = "0.3", num_args = 0..=1, default_missing_value = "1", value_parser = parse_share, value_name = "SHARE")]

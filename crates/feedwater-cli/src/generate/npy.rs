@@ -30,10 +30,10 @@ pub(crate) struct Settings {
     #[arg(long, default_value_t = 8)]
     pub(crate) classes: usize,
     /// Frames of the shortest matrix
-    #[arg(long, alias = "min_frames", default_value_t = 100, value_name = "FRAMES")]
+    #[arg(long, default_value_t = 100, value_name = "FRAMES")]
     pub(crate) min_frames: usize,
     /// Frames of the longest matrix; lengths are lognormal in between
-    #[arg(long, alias = "max_frames", default_value_t = 2000, value_name = "FRAMES")]
+    #[arg(long, default_value_t = 2000, value_name = "FRAMES")]
     pub(crate) max_frames: usize,
 }
 

@@ -96,7 +96,7 @@ fn read(record: &Path, log: &Path) -> Result<Record, String> {
 /// Waits for a command through Ctrl-C, which is the command's to answer, and there is something to be said after it. A
 /// terminal sends that to both; what asks a process to end asks us alone, and is passed on.
 #[cfg(unix)]
-fn patiently(command: &mut Command) -> std::io::Result<ExitStatus> {
+pub(crate) fn patiently(command: &mut Command) -> std::io::Result<ExitStatus> {
     use std::sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -126,12 +126,12 @@ fn patiently(command: &mut Command) -> std::io::Result<ExitStatus> {
 }
 
 #[cfg(not(unix))]
-fn patiently(command: &mut Command) -> std::io::Result<ExitStatus> {
+pub(crate) fn patiently(command: &mut Command) -> std::io::Result<ExitStatus> {
     command.status()
 }
 
 /// An exit code as a shell tells it.
-fn code(status: ExitStatus) -> u8 {
+pub(crate) fn code(status: ExitStatus) -> u8 {
     #[cfg(unix)]
     if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
         return 128 + signal as u8;

@@ -87,6 +87,12 @@ impl CnnLstm {
         Self { config, vocabulary: None }
     }
 
+    /// The one that learns what is below this one's head.
+    pub fn encoder(&self) -> Self {
+        let Config { bins, channels, hidden, .. } = self.config;
+        Self::of_arrays(bins, channels, hidden, Task::Reconstruct)
+    }
+
     /// The one that was saved in a folder.
     pub fn load(folder: &Path) -> Result<Self> {
         let wrong = |what: String| Error::Checkpoint { path: folder.join("config.json"), what };

@@ -435,16 +435,7 @@ impl Recipe for Whisper {
             flow = flow.chunk(if learning { chunk } else { chunk.without_times(WithoutTimes::NoText) });
         }
         if learning && !self.chunked {
-            // What is not heard must not be learned to be said.
-            flow = flow.map("length", move |sample, _| match sample.get(field::AUDIO) {
-                Some(Given::Audio(clip))
-                    if clip.samples.len() as f64 > seconds * f64::from(clip.rate) + 1.0 =>
-                {
-                    let long = clip.samples.len() as f64 / f64::from(clip.rate);
-                    Err(Fault::new(format!("the clip has {long:.1} s, and the model hears {seconds} s")))
-                }
-                _ => Ok(()),
-            });
+            flow = flow.longest(seconds);
         }
         let flow = flow.log_mel(LogMel::whisper(self.sizes.bins).pad_seconds(seconds));
         if !learning {

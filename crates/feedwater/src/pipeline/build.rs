@@ -249,6 +249,17 @@ impl Builder {
         self.stage(Map::new(name, run))
     }
 
+    /// Clips that are longer than so many seconds are bad samples: what a model does not hear it must not learn to say.
+    pub fn longest(self, seconds: f64) -> Self {
+        self.stage(Map::new("length", move |sample, _| match sample.get(field::AUDIO) {
+            Some(Value::Audio(clip)) if clip.samples.len() as f64 > seconds * f64::from(clip.rate) + 1.0 => {
+                let long = clip.samples.len() as f64 / f64::from(clip.rate);
+                Err(Fault::new(format!("the clip has {long:.1} s, and the model hears {seconds} s")))
+            }
+            _ => Ok(()),
+        }))
+    }
+
     /// Any stage.
     pub fn stage(mut self, stage: impl Stage + 'static) -> Self {
         // It may make fields, or take them away.

@@ -15,6 +15,7 @@ mod files;
 mod lines;
 mod parquet;
 mod parquet_pages;
+pub mod part;
 mod row;
 mod sniff;
 mod table;

@@ -2,16 +2,31 @@
 
 use std::sync::Arc;
 
-use feedwater::{
-    Fault, Sample,
-    source::{Kind, Source},
-};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+
+use super::{Kind, Source};
+use crate::{Fault, Sample};
 
 /// Some samples of a dataset.
 pub struct Part {
     whole: Arc<dyn Source>,
     indices: Vec<u64>,
+    blocks: Option<Vec<u64>>,
+}
+
+impl Part {
+    /// These samples of a dataset, in this order.
+    fn new(whole: Arc<dyn Source>, indices: Vec<u64>) -> Self {
+        // A block of the whole begins here with the first sample that is left of it.
+        let blocks = whole.blocks().map(|blocks| {
+            let mut firsts: Vec<u64> =
+                blocks.iter().map(|first| indices.partition_point(|index| index < first) as u64).collect();
+            firsts.dedup();
+            firsts.retain(|first| *first < indices.len() as u64);
+            firsts
+        });
+        Self { whole, indices, blocks }
+    }
 }
 
 /// Divides a dataset: most of it, and about one sample in `every`, but one at least where there are two.
@@ -30,7 +45,7 @@ pub fn hold_out(source: Box<dyn Source>, every: u64) -> (Part, Part) {
     }
     order.retain(|(_, index)| held.binary_search(index).is_err());
     let kept = order.into_iter().map(|(_, index)| index).collect();
-    (Part { whole: Arc::clone(&whole), indices: kept }, Part { whole, indices: held })
+    (Part::new(Arc::clone(&whole), kept), Part::new(whole, held))
 }
 
 /// One sample of a dataset, by itself.
@@ -95,5 +110,61 @@ impl Source for Part {
 
     fn classes(&self) -> &[String] {
         self.whole.classes()
+    }
+
+    fn blocks(&self) -> Option<&[u64]> {
+        self.blocks.as_deref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Blocks(Vec<u64>);
+
+    impl Source for Blocks {
+        fn kind(&self) -> Kind {
+            Kind::Parquet
+        }
+
+        fn len(&self) -> u64 {
+            300
+        }
+
+        fn fingerprint(&self) -> u128 {
+            0
+        }
+
+        fn key(&self, index: u64) -> String {
+            index.to_string()
+        }
+
+        fn sample(&self, index: u64) -> Result<Sample, Fault> {
+            Ok(Sample::new(self.key(index)))
+        }
+
+        fn blocks(&self) -> Option<&[u64]> {
+            Some(&self.0)
+        }
+    }
+
+    #[test]
+    fn parts_have_all_samples_once_and_keep_the_blocks() {
+        let (kept, held) = hold_out(Box::new(Blocks(vec![0, 1, 100, 200])), 20);
+        let mut all: Vec<u64> = kept.indices.iter().chain(&held.indices).copied().collect();
+        all.sort_unstable();
+        assert_eq!(all, (0..300).collect::<Vec<_>>());
+        for part in [kept, held] {
+            let blocks = part.blocks().unwrap();
+            assert_eq!(blocks[0], 0);
+            assert!(blocks.is_sorted() && blocks.last().unwrap() < &part.len());
+            // Samples of one block of the part are of one block of the whole.
+            let whole = |index: u64| [0, 1, 100, 200].iter().filter(|first| **first <= index).count();
+            for (at, index) in part.indices.iter().enumerate() {
+                let first = blocks.iter().rev().find(|first| **first <= at as u64).unwrap();
+                assert_eq!(whole(*index), whole(part.indices[*first as usize]));
+            }
+        }
     }
 }

@@ -1,0 +1,118 @@
+//! What does a `config.yaml` say? The same as flags, by their names: it is put before the flags of the command line, which
+//! therefore count more.
+
+use std::{ffi::OsString, fs, path::Path};
+
+use miette::miette;
+use serde_json::Value;
+
+/// Keys of other trainers' files for what is always done here, with what is said about them.
+const NEEDLESS: [(&str, &str); 4] = [
+    ("use-tf-native-loading", "loading is native anyway"),
+    ("pin-memory", "memory is pinned where there is a GPU"),
+    ("persistent-workers", "there are threads, which last"),
+    ("prefetch-to-gpu", "batches are copied ahead anyway"),
+];
+const FLAG: &str = "--config";
+/// More than this is no configuration.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// The arguments, with what the file of `--config` says behind the recipe's name.
+pub(crate) fn spliced(arguments: Vec<OsString>) -> miette::Result<Vec<OsString>> {
+    let Some(file) = named(&arguments) else { return Ok(arguments) };
+    let path = Path::new(&file);
+    let wrong = |what: String| {
+        miette!(
+            help = "keys are the names of flags: `batch_size: 16`",
+            "`{}` cannot be used: {what}",
+            path.display()
+        )
+    };
+    let size = fs::metadata(path).map_err(|error| wrong(error.to_string()))?.len();
+    if size > MOST_BYTES {
+        return Err(wrong(format!("it has {size} bytes")));
+    }
+    let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let said: Value = serde_saphyr::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    let mut flags = Vec::new();
+    flatten(&said, &mut flags).map_err(wrong)?;
+    let mut arguments = arguments.into_iter();
+    // The program, `train`, the recipe.
+    let mut spliced: Vec<OsString> = arguments.by_ref().take(3).collect();
+    spliced.extend(flags.into_iter().map(OsString::from));
+    spliced.extend(arguments);
+    Ok(spliced)
+}
+
+fn named(arguments: &[OsString]) -> Option<OsString> {
+    if arguments.get(1)?.to_str()? != "train" {
+        return None;
+    }
+    let at = arguments.iter().position(|argument| {
+        argument.to_str().is_some_and(|argument| argument == FLAG || argument.starts_with("--config="))
+    })?;
+    match arguments[at].to_str()?.split_once('=') {
+        Some((_, file)) => Some(file.into()),
+        None => arguments.get(at + 1).cloned(),
+    }
+}
+
+/// Sections are for people; what counts is the keys in them.
+fn flatten(said: &Value, flags: &mut Vec<String>) -> Result<(), String> {
+    let map = match said {
+        Value::Object(map) => map,
+        Value::Null => return Ok(()),
+        _ => return Err("it is no list of keys and values".to_owned()),
+    };
+    for (key, value) in map {
+        let name = key.replace('_', "-");
+        if let Some((_, why)) = NEEDLESS.iter().find(|(needless, _)| *needless == name) {
+            eprintln!("config    `{key}` is not needed: {why}");
+            continue;
+        }
+        match value {
+            Value::Object(_) => flatten(value, flags)?,
+            Value::Bool(true) => flags.push(format!("--{name}")),
+            Value::Bool(false) | Value::Null => {}
+            Value::Number(number) => flags.push(format!("--{name}={number}")),
+            Value::String(text) => flags.push(format!("--{name}={text}")),
+            Value::Array(items) => {
+                let items: Vec<&str> = items.iter().filter_map(Value::as_str).collect();
+                flags.push(format!("--{name}={}", items.join(",")));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_flags_and_come_before_those_of_the_command_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.yaml");
+        let text = "data:\n  num_workers: 24\n  prefetch_buffer_size: 6\n  use_tf_native_loading: true\nbf16: true\nresume: false\n";
+        fs::write(&path, text).unwrap();
+        let file = path.to_str().unwrap();
+        let words = ["feedwater", "train", "tts", "--config", file, "--num-workers", "2"];
+        let spliced = spliced(words.map(OsString::from).to_vec()).unwrap();
+        let spliced: Vec<&str> = spliced.iter().map(|word| word.to_str().unwrap()).collect();
+        let mut expected =
+            vec!["feedwater", "train", "tts", "--num-workers=24", "--prefetch-buffer-size=6", "--bf16"];
+        expected.extend(["--config", file, "--num-workers", "2"]);
+        assert_eq!(spliced, expected);
+    }
+
+    #[test]
+    fn what_is_no_configuration_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.yaml");
+        for wrong in ["- a\n- b\n", "a: [1\n", "a: 1\na: 2\n", "just words"] {
+            fs::write(&path, wrong).unwrap();
+            let words = ["feedwater", "train", "lm", "--config", path.to_str().unwrap()];
+            assert!(spliced(words.map(OsString::from).to_vec()).is_err(), "{wrong}");
+        }
+    }
+}

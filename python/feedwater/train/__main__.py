@@ -1,0 +1,36 @@
+"""Trains: `python -m feedwater.train RECIPE …`, which is what `feedwater train --engine torch` and torchrun start."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from feedwater import _core
+from feedwater.train.settings import Settings, Wrong
+
+
+def main(arguments: list[str]) -> int:
+    """Trains as the arguments say. The exit code."""
+    settings = Settings(json.loads(_core.train_options(arguments)))
+    try:
+        return _train(settings)
+    except (Wrong, ValueError, OSError) as error:
+        # Ours have a hint in their last line; nobody wants a stack for a folder that is not there.
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _train(settings: Settings) -> int:
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise Wrong("there is no torch in this Python", f"{sys.executable} -m pip install torch transformers") from error
+    # Not before: they import torch, which takes seconds and may not be there.
+    from feedwater.train import cnn_lstm, lm, tts, whisper
+
+    recipes = {"cnn-lstm": cnn_lstm.train, "lm": lm.train, "tts": tts.train, "whisper": whisper.train}
+    return recipes[settings.recipe](settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

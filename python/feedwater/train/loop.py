@@ -1,0 +1,600 @@
+"""What happens from the first batch to the last? One loop for every recipe, on one device, on two, in several processes.
+
+The loss of a step is the mean over all that is guessed in it, over all micro-batches and processes: gradients of sums are
+added up, and divided once by how many guesses there were. So the same samples give the same step however they are divided.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from feedwater.pipeline import Batch, Pipeline
+from feedwater.torch import TorchLoader
+from feedwater.train import memory
+from feedwater.train.checkpoints import Checkpoints, Progress, read_progress, read_trainer
+from feedwater.train.group import Group, gradients, norm_of, own
+from feedwater.train.places import Places, choose
+from feedwater.train.recipe import Recipe, Tensors, parts_of, rows_in, rows_of
+from feedwater.train.relay import Between, CudaBetween, Relay
+from feedwater.train.settings import Settings, Wrong
+from feedwater.train.speed import Speed
+from feedwater.train.tell import Teller, Took, folder_of
+
+STOPPED = 130
+# What `--batch-size auto` keeps: the effective batch is this times the accumulation that was asked for.
+USUAL_BATCH = 16
+# Batches by which the length of an epoch is estimated, where documents are packed.
+_LOOKED_AT = 200
+
+
+@dataclass
+class Summary:
+    """How a run ended."""
+
+    steps: int
+    seconds: float
+    busy: float
+    data_busy: float | None
+    held_out: dict[str, float] | None
+    best: tuple[float, int] | None
+    model: Path | None
+    ended: str
+
+    def as_json(self) -> dict[str, Any]:
+        """As `--json` prints it."""
+        best = None if self.best is None else {"wrong": self.best[0], "step": self.best[1]}
+        model = None if self.model is None else str(self.model)
+        return {"version": 1, "engine": "torch", **self.__dict__, "best": best, "model": model}
+
+    def as_text(self) -> str:
+        """As it is printed else."""
+        why = {"steps": "", "patience": ", it got no better", "asked": ", stopped: --resume goes on"}[self.ended]
+        data = "" if self.data_busy is None else f", the data's device {100 * self.data_busy:.1f} %"
+        lines = [f"trained   {self.steps} steps in {self.seconds:.0f} s, busy {100 * self.busy:.1f} %{data}{why}"]
+        if self.held_out is not None:
+            shares = ", ".join(f"{name} {100 * value:.1f} %" for name, value in self.held_out.items() if name != "loss")
+            lines.append(f"held out  loss {self.held_out['loss']:.3f}{', ' if shares else ''}{shares}")
+        return "\n".join([*lines, *([f"model     {self.model}"] if self.model else [])])
+
+
+def run(settings: Settings, make: Callable[[Path | None], Recipe]) -> Summary:
+    """Trains what `make` makes: of a checkpoint's folder where the run goes on from one, else as the settings say."""
+    group = Group(settings)
+    teller = Teller(settings, speaks=group.first and not settings.json)
+    places = choose(settings, group.local, teller.say)
+    group.join(places.model)
+    try:
+        return _run(settings, make, group, places, teller)
+    finally:
+        group.leave()
+
+
+def _run(
+    settings: Settings, make: Callable[[Path | None], Recipe], group: Group, places: Places, teller: Teller
+) -> Summary:
+    checkpoints = Checkpoints(folder_of(settings))
+    found, progress = _go_on_from(settings, checkpoints, group, teller)
+    torch.manual_seed(settings.seed)
+    recipe = make(found)
+    speed = Speed(settings, places, group, recipe)
+    model = group.wrap(recipe.model.to(places.model), places.model)
+    rate = settings.learning_rate or recipe.learning_rate
+    optimizer = speed.optimizer(model, rate)
+    if settings.cache_dataset and group.first:
+        _read_once(settings.data_dir, teller)
+
+    learned, held = recipe.data()
+    step_of = Steps(settings, recipe, model, optimizer, speed, group, places, rate)
+    batch_size, accumulation = _divided(settings, recipe, learned, progress, step_of, group, teller)
+    loader = _loader(learned, settings, batch_size, group, places)
+    # Everywhere the same, whoever evaluates: with shards, all have to.
+    tried = _loader(held, settings, batch_size, None, places)
+    if progress.feed:
+        trainer = read_trainer(found) if found is not None else {}
+        group.restore(model, optimizer, trainer["optimizer"])
+        speed.scaler.load_state_dict(trainer["scaler"])
+        loader.load_state_dict(progress.feed)
+    progress.batch_size, progress.settings = batch_size * group.world * accumulation, settings.saved()
+    steps = settings.max_steps or _steps(settings, loader, batch_size, accumulation, group)
+    step_of.steps, step_of.parts = steps, progress.parts
+
+    for line in [
+        f"data      {loader.samples} samples to learn from, {tried.samples} held out",
+        f"model     {sum(p.numel() for p in recipe.model.parameters()):,} numbers; {_where(places, group)}",
+        *(f"speed     {line}" for line in speed.lines()),
+        f"steps     {steps} of {progress.batch_size} samples: {batch_size} at a time"
+        + (f", {accumulation} times" if accumulation > 1 else "")
+        + (f", in {group.world} processes" if group.several else ""),
+    ]:
+        teller.say(line)
+    teller.start(steps, progress.step, _about(loader, places, progress.batch_size), places.model)
+
+    batches = Feed(loader, recipe, places, settings)
+    asked_to_stop = _listen()
+    ended, last, saved = "steps", None, progress.step
+
+    def save(mark: Took | None = None) -> None:
+        nonlocal saved
+        teller.settle()
+        progress.feed = batches.state
+        if mark is not None:
+            mark.mark = "checkpoint"
+        weights = group.weights(model)
+        state = {"optimizer": group.optimizer_state(model, optimizer), "scaler": speed.scaler.state_dict()}
+        if group.first:
+            try:
+                checkpoints.write(progress, lambda folder: recipe.save(folder, weights), state)
+                saved = progress.step
+            except OSError as error:
+                teller.say(f"warning: no checkpoint at step {progress.step}: {error}; the run goes on")
+        group.wait()
+
+    with _on_top(own(model)):
+        while progress.step < steps:
+            took = teller.asked(progress.step, batches.epoch)
+            stop = step_of.take(progress.step, batches, accumulation, took, teller, asked_to_stop)
+            progress.step += 1
+            progress.parts = step_of.parts
+            teller.took(took)
+            due = progress.step == steps or stop
+            if tried.samples and (progress.step % settings.eval_steps == 0 or due) and not stop:
+                took.mark = "evaluation"
+                teller.settle()
+                score = evaluate(recipe, model, tried, speed, places)
+                better = progress.best is None or score.judged < progress.best[0]
+                progress.best = (score.judged, progress.step) if better else progress.best
+                progress.evaluations_since_best = 0 if better else progress.evaluations_since_best + 1
+                last = {"loss": score.loss, **score.shares}
+                teller.scored(progress.step, score, better)
+                if better and progress.step % settings.save_steps:
+                    save()
+                patience = settings.early_stopping_patience
+                if patience is not None and progress.evaluations_since_best >= patience:
+                    ended = "patience"
+            if stop:
+                ended = "asked"
+            if progress.step % settings.save_steps == 0 or due or ended != "steps":
+                if saved != progress.step:
+                    save()
+            if ended != "steps":
+                break
+    batches.close()
+    seconds = teller.end()
+    data_busy = batches.data_busy(teller.wall)
+    return Summary(
+        progress.step, seconds, teller.busy, data_busy, last, progress.best, checkpoints.model(progress), ended
+    )
+
+
+class Steps:
+    """How a step is taken: micro-batches, their gradients, one step of the optimizer."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        recipe: Recipe,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        speed: Speed,
+        group: Group,
+        places: Places,
+        rate: float,
+    ) -> None:
+        self.settings, self.recipe, self.model, self.optimizer = settings, recipe, model, optimizer
+        self.speed, self.group, self.device, self.rate = speed, group, places.model, rate
+        self.steps = 0
+        # How many parts each micro-batch is divided into, since memory did not suffice.
+        self.parts = 1
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+    def take(
+        self, step: int, batches: Iterator[Tensors], accumulation: int, took: Took, teller: Teller, asked_to_stop: list[int]
+    ) -> bool:
+        """Takes a step. Whether anybody has asked to stop."""
+        self._begin(step)
+        kept: list[Tensors] = []
+        sums = torch.zeros(3, device=self.device)
+        for at in range(accumulation):
+            asked = teller.clock.mark()
+            batch = next(batches)
+            got = teller.part(took, "wait", asked)
+            took.rows += rows_in(batch)
+            took.input = batches.last_input if isinstance(batches, Feed) else None
+            kept.append(batch)
+            try:
+                sums[:2] += self.learn(batch, last=at + 1 == accumulation)
+            except torch.OutOfMemoryError as error:
+                self._split(error, batch, accumulation, teller)
+                sums = self._again(step, kept, accumulation)
+            teller.part(took, "compute", got)
+            if self.settings.on_oom != "split":
+                kept.clear()
+        began = teller.clock.mark()
+        sums[2] = float(bool(asked_to_stop))
+        self.group.sum(sums)
+        norm = self.update(sums[1])
+        took.rate = self.rate * self.schedule(step)
+        # Copied beside the work: who waited for it would hold the device up.
+        took.numbers = torch.stack([sums[0] / sums[1].clamp(min=1), norm.to(sums.device)]).to("cpu", non_blocking=True)
+        teller.part(took, "optimizer", began)
+        # Of a group, all have to agree; alone, nothing is asked of the device.
+        return bool(sums[2] > 0) if self.group.several else bool(asked_to_stop)
+
+    def _begin(self, step: int) -> None:
+        # Of the step alone: the same after every resume.
+        torch.manual_seed((self.settings.seed * 1_000_003 + step) * 4_099 + self.group.rank)
+        for parameters in self.optimizer.param_groups:
+            parameters["lr"] = self.rate * self.schedule(step)
+
+    def learn(self, batch: Tensors, *, last: bool) -> torch.Tensor:
+        """The gradients of a micro-batch; its loss as a sum, and its guesses."""
+        sums = torch.zeros(2, device=self.device)
+        parts = list(parts_of(batch, self.parts)) or [batch]
+        for at, part in enumerate(parts):
+            with self.group.without_sync(self.model, last and at + 1 == len(parts)):
+                with self.speed.autocast():
+                    loss, guesses = self._loss(part)
+                # The usual number of samples keeps it in range for f16; `update` divides by what is right.
+                self.speed.scaler.scale(loss / USUAL_BATCH).backward()  # type: ignore[no-untyped-call]
+            sums += torch.stack([loss.detach().float(), guesses.to(self.device).float()])
+        return sums
+
+    def _loss(self, batch: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
+        valid = batch.about.get("valid")
+        if valid is None or all(valid):
+            return self.recipe.loss(self.model, batch)
+        if any(valid):
+            return self.recipe.loss(self.model, only(batch, list(valid)))
+        # All were bad. Others wait for this process' gradients, so there must be some.
+        loss, guesses = self.recipe.loss(self.model, rows_of(batch, 0, 1))
+        return torch.nan_to_num(loss) * 0.0, guesses * 0
+
+    def update(self, guesses: torch.Tensor) -> torch.Tensor:
+        """A step of the optimizer. The norm of the gradient before it was clipped."""
+        grads = gradients(self.parameters)
+        self.speed.scaler.unscale_(self.optimizer) if self.speed.scaler.is_enabled() else None
+        # Processes' gradients were averaged; what is wanted is their sum over all guesses.
+        factor = USUAL_BATCH * self.group.world / guesses.clamp(min=1)
+        norm = norm_of(grads) * factor
+        most = self.settings.max_grad_norm
+        if most > 0:
+            factor = factor * (most / (norm + 1e-6)).clamp(max=1.0)
+        torch._foreach_mul_(grads, factor.to(grads[0].device, grads[0].dtype) if grads else factor)
+        self.speed.scaler.step(self.optimizer)
+        self.speed.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        return norm
+
+    def schedule(self, step: int) -> float:
+        """The share of the highest rate: it rises, then falls."""
+        warm = self.settings.warmup_steps
+        if step < warm:
+            return step / warm
+        done = min((step - warm) / max(self.steps - warm, 1), 1.0)
+        kind = self.settings.lr_scheduler_type
+        return 1.0 if kind == "constant" else 1.0 - done if kind == "linear" else 0.5 * (1 + math.cos(math.pi * done))
+
+    # Out of memory
+
+    def _split(self, error: BaseException, batch: Tensors, accumulation: int, teller: Teller) -> None:
+        rows = -(-rows_in(batch) // self.parts)
+        if self.settings.on_oom != "split" or self.group.several or rows <= 1:
+            raise memory.out_of_memory(error, micro_batch=rows, accumulation=accumulation * self.parts) from error
+        self.parts *= 2
+        teller.say(f"memory    did not suffice for {rows} samples: now {-(-rows // 2)} at a time, and as many more times")
+
+    def _again(self, step: int, kept: list[Tensors], accumulation: int) -> torch.Tensor:
+        """The micro-batches of this step so far, from the first: what the one that failed had added is not known."""
+        while True:
+            self.optimizer.zero_grad(set_to_none=True)
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+            self._begin(step)
+            sums = torch.zeros(3, device=self.device)
+            try:
+                for at, batch in enumerate(kept):
+                    sums[:2] += self.learn(batch, last=at + 1 == accumulation)
+                return sums
+            except torch.OutOfMemoryError as error:
+                rows = -(-rows_in(kept[-1]) // self.parts)
+                if rows <= 1:
+                    raise memory.out_of_memory(error, micro_batch=rows, accumulation=accumulation) from error
+                self.parts *= 2
+
+
+class Feed(Iterator[Tensors]):
+    """Batches on the model's device, prepared, epoch after epoch; and the place to go on from."""
+
+    def __init__(
+        self, loader: TorchLoader, recipe: Recipe, places: Places, settings: Settings, between: Between | None = None
+    ) -> None:
+        self.loader, self.recipe, self.settings, self.places = loader, recipe, settings, places
+        self.epoch = loader.epoch
+        self._between = between
+        if between is None and not places.are_one and places.model.type == "cuda":
+            self._between = CudaBetween(places)
+        self._batches = self._flow()
+        self._relay = None
+        if self._between is not None:
+            self._relay = Relay(self._batches, self._prepared, self._between, loader.state_dict)
+        self._worked = 0
+
+    def _flow(self) -> Iterator[Tensors]:
+        while True:
+            self.epoch = self.loader.epoch
+            empty = True
+            for batch in self.loader:
+                empty = False
+                yield batch
+            if empty:
+                raise Wrong("an epoch has no batch", "are all samples bad? quarantine.jsonl in --output-dir says why")
+
+    def _prepared(self, batch: Tensors) -> Tensors:
+        generator = None
+        if self.settings.augment_on == "device":
+            generator = torch.Generator(device=self.places.data)
+            # Of the batch's place alone: the same after every resume.
+            generator.manual_seed((self.settings.seed * 1_000_003 + int(batch["epoch"])) * 1_000_003 + int(batch["step"]))
+        return self.recipe.prepare(batch, learning=True, generator=generator)
+
+    def __next__(self) -> Tensors:
+        if self._relay is not None:
+            return next(self._relay)
+        return self._prepared(next(self._batches)).to(self.places.model)
+
+    @property
+    def last_input(self) -> dict[str, Any] | None:
+        """How the last batch was made."""
+        return self.loader.last_input
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The place after the batch that was handed over last."""
+        state: dict[str, Any] = self.loader.state_dict() if self._relay is None else self._relay.consumed
+        return state
+
+    def data_busy(self, wall_nanos: int) -> float | None:
+        """The share of the time in which the data's device worked, where it is another."""
+        if not isinstance(self._between, CudaBetween):
+            return None
+        self._worked += self._between.busy_nanos()
+        return self._worked / max(wall_nanos, 1)
+
+    def close(self) -> None:
+        """Ends it."""
+        self._batches.close()  # type: ignore[attr-defined]
+
+
+def evaluate(recipe: Recipe, model: torch.nn.Module, loader: TorchLoader, speed: Speed, places: Places) -> Any:
+    """How the model does on what it does not learn from."""
+    inner = own(model)
+    inner.eval()
+
+    def batches() -> Iterator[Tensors]:
+        loader.set_epoch(0)
+        for batch in loader:
+            valid = list(batch.about.get("valid") or [])
+            if not any(valid):
+                continue
+            batch = batch if all(valid) else only(batch, valid)
+            yield recipe.prepare(batch, learning=False, generator=None).to(places.model)
+
+    try:
+        with torch.no_grad(), speed.autocast():
+            return recipe.score(inner, batches())
+    finally:
+        inner.train()
+
+
+def only(batch: Tensors, valid: list[bool]) -> Tensors:
+    """A batch without its holes."""
+    wanted = [at for at, there in enumerate(valid) if there]
+    kept = rows_of(batch, 0, rows_in(batch))
+    rows = torch.tensor(wanted)
+    about: dict[str, Any] = {}
+    for name, value in kept.about.items():
+        if isinstance(value, (list, tuple)) and len(value) == len(valid):
+            about[name] = [value[at] for at in wanted]
+        elif name == "texts":
+            about[name] = {field: [texts[at] for at in wanted] for field, texts in value.items()}
+        else:
+            about[name] = value
+    return Batch({name: tensor[rows.to(tensor.device)] for name, tensor in kept.items()}, about)
+
+
+# What comes before the first step
+
+
+def _go_on_from(
+    settings: Settings, checkpoints: Checkpoints, group: Group, teller: Teller
+) -> tuple[Path | None, Progress]:
+    """The checkpoint to go on from, and where the run is."""
+    resume = settings.resume or group.restarted
+    if not resume:
+        if group.first:
+            checkpoints.refuse_another(settings.output_dir)
+            (settings.output_dir / "quarantine.jsonl").unlink(missing_ok=True)
+        # Nobody writes before all have looked.
+        group.wait()
+        return None, Progress()
+    found, wrong = group.from_first(checkpoints.newest() if group.first else None)
+    for line in wrong:
+        teller.say(f"warning: {line}; the one before it is looked at")
+    if found is None:
+        if wrong:
+            raise Wrong("none of the checkpoints can be used", "another --output-dir, to begin anew")
+        teller.say("warning: there is no checkpoint to go on from: it begins anew")
+        return None, Progress()
+    progress = read_progress(found)
+    now = settings.saved()
+    for name, before in progress.settings.items():
+        if now.get(name) != before:
+            flag = f"--{name.replace('_', '-')}"
+            raise Wrong(f"{flag} was {before}, and is {now.get(name)} now", f"{flag} {before}, or another --output-dir")
+    teller.say(f"resumed   after step {progress.step}, from {found}")
+    return found, progress
+
+
+def _divided(
+    settings: Settings,
+    recipe: Recipe,
+    learned: Pipeline,
+    progress: Progress,
+    step_of: Steps,
+    group: Group,
+    teller: Teller,
+) -> tuple[int, int]:
+    """How many samples at a time, and how many times for a step. A run that goes on keeps its effective batch."""
+    accumulation = settings.gradient_accumulation_steps
+    if isinstance(settings.batch_size, int):
+        batch_size = settings.batch_size
+        effective = batch_size * group.world * accumulation
+        if progress.batch_size and progress.batch_size != effective:
+            raise Wrong(
+                f"a step had {progress.batch_size} samples, and would have {effective} now",
+                "--batch-size × --gradient-accumulation-steps × processes is to be the same",
+            )
+        return batch_size, accumulation
+    wanted = USUAL_BATCH * accumulation
+    if progress.batch_size:
+        wanted = progress.batch_size // group.world
+    pipeline = _sized(learned, settings, min(wanted, 32)).ranks(0, 1)
+    batch = next(iter(pipeline.torch(device=str(step_of.device))))
+    batch = recipe.prepare(batch, learning=True, generator=None).to(step_of.device)
+
+    def step(sized: Tensors) -> None:
+        # With a rate of 0 nothing is learned, and the optimizer has what it will need.
+        for parameters in step_of.optimizer.param_groups:
+            parameters["lr"] = 0.0
+        sums = step_of.learn(sized, last=True)
+        step_of.update(sums[1])
+
+    trials = memory.look(wanted, memory.attempt(recipe, batch, step_of.device, step))
+    size = group.from_first(memory.knee(trials))
+    step_of.optimizer.state.clear()
+    accumulation = -(-wanted // size)
+    teller.say(f"batch     {'; '.join(map(str, trials))}")
+    teller.say(f"batch     {size} at a time, {accumulation} times: nearly as fast as any, and {wanted} samples a step as asked for")
+    return size, accumulation
+
+
+def _sized(pipeline: Pipeline, settings: Settings, batch_size: int) -> Pipeline:
+    pipeline = pipeline.with_batch_size(batch_size).seed(settings.seed).prefetch(settings.prefetch)
+    if settings.threads:
+        pipeline = pipeline.threads(settings.threads)
+    rank = os.environ.get("RANK", "0")
+    name = "quarantine.jsonl" if rank == "0" else f"quarantine.rank{rank}.jsonl"
+    return pipeline.policy("skip", quarantine=settings.output_dir / name)
+
+
+def _loader(pipeline: Pipeline, settings: Settings, batch_size: int, group: Group | None, places: Places) -> TorchLoader:
+    """Batches to learn from in a group, or to try the model on without one."""
+    pipeline = _sized(pipeline, settings, batch_size)
+    if group is None:
+        return pipeline.shuffle(False).ranks(0, 1).torch(device=str(places.data))
+    if group.several:
+        # Every process has a batch in every step.
+        pipeline = pipeline.drop_last()
+    return pipeline.ranks(group.rank, group.world).torch(device=str(places.data))
+
+
+def _steps(settings: Settings, loader: TorchLoader, batch_size: int, accumulation: int, group: Group) -> int:
+    """How many steps the epochs that were asked for have."""
+    try:
+        batches = float(len(loader))
+    except TypeError:
+        # Packed: by how many documents went into the first batches.
+        looked = _sized(loader.pipeline, settings, batch_size).ranks(0, 1).shuffle(True).numpy()
+        documents: set[str] = set()
+        seen = 0
+        for seen, batch in enumerate(looked, start=1):
+            documents.update(batch["keys"])
+            if seen >= _LOOKED_AT:
+                break
+        batches = seen * loader.samples / max(len(documents), 1) / group.world
+    if batches < 1:
+        raise Wrong(
+            f"there are {loader.samples} samples, and a step of all processes takes {batch_size * group.world}",
+            "a smaller --batch-size",
+        )
+    return max(math.ceil(batches * settings.num_epochs / accumulation), 1)
+
+
+def _about(loader: TorchLoader, places: Places, batch_size: int) -> dict[str, Any]:
+    """What a record says of a run."""
+    devices = []
+    for role, device in (("model", places.model), ("data", places.data)):
+        if device.type == "cuda" and not (role == "data" and places.are_one):
+            about = torch.cuda.get_device_properties(device)
+            index = device.index or 0
+            devices.append({"index": index, "name": about.name, "memory_bytes": about.total_memory, "role": role, "links": {}})
+    return {"devices": devices, "settings": {**loader.settings(), "batch_size": batch_size}}
+
+
+def _where(places: Places, group: Group) -> str:
+    where = f"data on {places.data}, the model on {places.model}"
+    if places.are_one:
+        where = f"one device for the data and the model, {places.model}"
+    return where + (f"; {group.world} processes, {group.strategy}" if group.several else "")
+
+
+def _read_once(data: Path, teller: Teller) -> None:
+    """Reads all files, so that the system has them in memory from the first step on."""
+    began, size = time.perf_counter(), 0
+    files = [data] if data.is_file() else sorted(path for path in data.rglob("*") if path.is_file())
+    for path in files:
+        with path.open("rb") as file:
+            while read := len(file.read(1 << 22)):
+                size += read
+    teller.say(f"cache     {len(files)} files, {size / 1e6:.0f} MB, read into the system's memory in {time.perf_counter() - began:.1f} s")
+
+
+def _listen() -> list[int]:
+    """Has the first Ctrl-C end the run after a checkpoint; the second ends the program."""
+    asked: list[int] = []
+
+    def heard(number: int, _: object) -> None:
+        asked.append(number)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    try:
+        signal.signal(signal.SIGINT, heard)
+        signal.signal(signal.SIGTERM, heard)
+    except ValueError:
+        # Not in the main thread: whoever started it there answers for it.
+        pass
+    return asked
+
+
+class _on_top:  # noqa: N801 (a context manager)
+    """The model learns within it."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model = model
+
+    def __enter__(self) -> None:
+        self.model.train()
+
+    def __exit__(self, *_: object) -> None:
+        self.model.eval()
+
+
+def finish(settings: Settings, summaries: list[Summary]) -> int:
+    """Prints how it went, and gives the exit code."""
+    if int(os.environ.get("RANK", "0")) == 0:
+        if settings.json:
+            *before, last = [summary.as_json() for summary in summaries]
+            print(json.dumps({**last, "encoder": before[0] if before else None}))
+        else:
+            print("\n".join(summary.as_text() for summary in summaries))
+    return STOPPED if any(summary.ended == "asked" for summary in summaries) else 0
