@@ -20,7 +20,7 @@ from feedwater.torch import DataLoader as Threads
 
 class Slow(Dataset[torch.Tensor]):
     def __len__(self) -> int:
-        return 60
+        return 240
 
     def __getitem__(self, index: int) -> torch.Tensor:
         return self.tokenize(index)

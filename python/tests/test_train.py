@@ -263,7 +263,7 @@ def test_what_overflows_in_f16_is_skipped_and_the_scale_halved(arrays: Path, tmp
     speed = Speed(asked, here, group, recipe)
     step = loop.Steps(asked, recipe, recipe.model, speed.optimizer(recipe.model, 0.05), speed, group, here, 0.05)
     step.steps = 1_000
-    teller = Teller(asked, speaks=False)
+    teller = Teller(asked, first=False)
     recipe.spoil = lambda at, loss: loss * (math.inf if at == 3 else 1)
     feed = loop.Feed(loop._loader(recipe.data()[0], asked, 4, group, here), recipe, here, asked)
     for at in range(6):

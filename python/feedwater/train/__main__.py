@@ -25,6 +25,12 @@ def _train(settings: Settings) -> int:
         import torch  # noqa: F401
     except ImportError as error:
         raise Wrong("there is no torch in this Python", f"{sys.executable} -m pip install torch transformers") from error
+    try:
+        from transformers.utils import logging
+    except ImportError as error:
+        raise Wrong("there is no transformers in this Python", f"{sys.executable} -m pip install transformers") from error
+    # The loop tells how it goes on.
+    logging.disable_progress_bar()
     # Not before: they import torch, which takes seconds and may not be there.
     from feedwater.train import cnn_lstm, lm, tts, whisper
 

@@ -165,9 +165,7 @@ class CnnLstm(Recipe):
     def pipeline(self, data: Pipeline, *, learning: bool) -> Pipeline:
         """Sound to features and letters, or arrays as they are."""
         if self.text is not None:
-            file = self.settings.output_dir / "tokenizer.json"
-            file.write_text(self.text, encoding="utf-8")
-            flow = data.decode(16_000).log_mel(80, pad_seconds=None).tokenize(file)
+            flow = data.decode(16_000).log_mel(80, pad_seconds=None).tokenize(self.tokenizer_file(self.text))
         else:
             flow = data.decode("npy")
         host = learning and self.settings.augment_on == "host"

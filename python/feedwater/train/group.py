@@ -12,9 +12,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint import state_dict as full
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from feedwater.train.settings import Settings, Wrong
+
+# An evaluation or a checkpoint of one process may keep the others waiting.
+_PATIENCE = timedelta(minutes=30)
 
 
 class Group:
@@ -52,7 +56,10 @@ class Group:
         if not self.several or dist.is_initialized():
             return
         backend = "nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=timedelta(minutes=30))
+        store, rank, world = next(rendezvous("env://", timeout=_PATIENCE))
+        # torchrun keeps its store when it starts processes again, with the addresses of those that died in it.
+        store = dist.PrefixStore(f"feedwater-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=_PATIENCE)
         self._joined = True
 
     def leave(self) -> None:
@@ -111,7 +118,10 @@ class Group:
         """All weights, in the first process, where no process has them all anyway."""
         if not self.several or self.strategy != "fsdp":
             return None
-        return full.get_model_state_dict(model, options=_whole(offload=True))  # type: ignore[return-value]
+        whole = full.get_model_state_dict(model, options=_whole(offload=True))
+        # Of weights that are one under two names, one name is saved, as transformers does.
+        names = {name for name, _ in model.named_parameters()} | {name for name, _ in model.named_buffers()}
+        return {name: tensor for name, tensor in whole.items() if name in names}  # type: ignore[misc]
 
     def optimizer_state(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """What the optimizer knows, by the names of the weights."""

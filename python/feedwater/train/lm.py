@@ -89,8 +89,7 @@ class Lm(Recipe):
 
     def pipeline(self, data: Pipeline, *, learning: bool) -> Pipeline:
         """Documents to rows of tokens: full ones, or one each."""
-        file = self.settings.output_dir / "tokenizer.json"
-        self.tokenizer.save(str(file))
+        file = self.tokenizer_file(self.tokenizer.to_str())
         length = self.settings.length
         if not self.settings.no_packing:
             return data.tokenize(file).batch(packed=(length, 1))

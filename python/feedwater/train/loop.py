@@ -70,7 +70,7 @@ class Summary:
 def run(settings: Settings, make: Callable[[Path | None], Recipe]) -> Summary:
     """Trains what `make` makes: of a checkpoint's folder where the run goes on from one, else as the settings say."""
     group = Group(settings)
-    teller = Teller(settings, speaks=group.first and not settings.json)
+    teller = Teller(settings, first=group.first)
     places = choose(settings, group.local, teller.say)
     group.join(places.model)
     try:
@@ -126,7 +126,7 @@ def _run(
     def save(mark: Took | None = None) -> None:
         nonlocal saved
         teller.settle()
-        progress.feed = batches.state
+        saved, progress.feed = progress.step, batches.state
         if mark is not None:
             mark.mark = "checkpoint"
         weights = group.weights(model)
@@ -134,9 +134,8 @@ def _run(
         if group.first:
             try:
                 checkpoints.write(progress, lambda folder: recipe.save(folder, weights), state)
-                saved = progress.step
             except OSError as error:
-                teller.say(f"warning: no checkpoint at step {progress.step}: {error}; the run goes on")
+                teller.warn(f"no checkpoint at step {progress.step}: {error}; the run goes on")
         group.wait()
 
     with _on_top(own(model)):
@@ -429,11 +428,11 @@ def _go_on_from(
         return None, Progress()
     found, wrong = group.from_first(checkpoints.newest() if group.first else None)
     for line in wrong:
-        teller.say(f"warning: {line}; the one before it is looked at")
+        teller.warn(f"{line}; the one before it is looked at")
     if found is None:
         if wrong:
             raise Wrong("none of the checkpoints can be used", "another --output-dir, to begin anew")
-        teller.say("warning: there is no checkpoint to go on from: it begins anew")
+        teller.warn("there is no checkpoint to go on from: it begins anew")
         return None, Progress()
     progress = read_progress(found)
     now = settings.saved()
@@ -502,10 +501,12 @@ def _loader(pipeline: Pipeline, settings: Settings, batch_size: int, group: Grou
     pipeline = _sized(pipeline, settings, batch_size)
     if group is None:
         return pipeline.shuffle(False).ranks(0, 1).torch(device=str(places.data))
-    if group.several:
-        # Every process has a batch in every step.
+    pipeline = pipeline.ranks(group.rank, group.world)
+    # Every process has a batch in every step, and one process has the steps of several. What an epoch leaves over comes in
+    # another: in which, the order decides.
+    if group.several or len(pipeline) >= batch_size:
         pipeline = pipeline.drop_last()
-    return pipeline.ranks(group.rank, group.world).torch(device=str(places.data))
+    return pipeline.torch(device=str(places.data))
 
 
 def _steps(settings: Settings, loader: TorchLoader, batch_size: int, accumulation: int, group: Group) -> int:

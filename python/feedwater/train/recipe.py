@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -89,6 +90,14 @@ class Recipe:
             source = None if self.folder is None else self.folder / name
             if source is not None and source.is_file() and not (folder / name).exists():
                 shutil.copyfile(source, folder / name)
+
+    def tokenizer_file(self, text: str) -> Path:
+        """A `tokenizer.json` where the engine can read it. Every process may write it, so it appears at once."""
+        file = self.settings.output_dir / "tokenizer.json"
+        unfinished = file.with_name(f".tokenizer-{os.getpid()}.json")
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(file)
+        return file
 
     def data(self) -> tuple[Pipeline, Pipeline]:
         """What is learned from, and what the model is tried on."""

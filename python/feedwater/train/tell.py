@@ -47,10 +47,11 @@ class Took:
 
 
 class Teller:
-    """Tells what happens. In a group, the first process has one that speaks, the others a silent one."""
+    """Tells what happens, and writes it down. In a group, only the first process' does."""
 
-    def __init__(self, settings: Settings, *, speaks: bool) -> None:
-        self.settings, self.speaks = settings, speaks
+    def __init__(self, settings: Settings, *, first: bool) -> None:
+        self.settings, self.first = settings, first
+        self.speaks = first and not settings.json
         self.folder = settings.output_dir
         self.clock = Clock()
         self.writer: Writer | None = None
@@ -68,18 +69,23 @@ class Teller:
         if self.speaks:
             print(("\r\x1b[K" if self._terminal else "") + line, file=sys.stderr, flush=True)
 
+    def warn(self, line: str) -> None:
+        """A line that nobody should miss."""
+        if self.first:
+            print(("\r\x1b[K" if self._terminal else "") + f"warning: {line}", file=sys.stderr, flush=True)
+
     def start(self, steps: int, step: int, run: dict[str, Any], device: torch.device) -> None:
         """The run begins, or goes on after `step`."""
         self.steps, self.first_step = steps, step
         if device.type == "cuda":
             self.clock.use_events(torch.cuda.Event, torch.cuda.is_current_stream_capturing)
         self.began = time.perf_counter()
-        if not self.speaks:
+        if not self.first:
             return
         # Without `record.jsonl` a run is worth as much: what cannot be written is told once.
         path = self.folder / "record.jsonl"
         before = list(_before(path, step))
-        self.writer = Writer(str(path), lambda: self.say(f"warning: `{path}` cannot be written: the run goes on without"))
+        self.writer = Writer(str(path), lambda: self.warn(f"`{path}` cannot be written: the run goes on without"))
         about: dict[str, Any] = {"name": f"train {self.settings.recipe}", "writer": f"feedwater {_core.__version__}"}
         about |= {"started_unix_seconds": int(time.time()), "clock": self.clock.name, "planned_steps": steps}
         self.writer.line({"record": "feedwater", "version": 1, "run": {**about, "host": host(), **run}})
@@ -110,6 +116,9 @@ class Teller:
         if self._waiting and self.clock.name != "host":
             torch.cuda.synchronize()
         self._drain(0)
+        # A run that is killed has all steps up to its last checkpoint.
+        if self.writer is not None:
+            self.writer.flush()
 
     def _drain(self, most: int) -> None:
         while self._waiting:

@@ -128,15 +128,13 @@ class Tts(Recipe):
 
     def pipeline(self, data: Pipeline, *, learning: bool) -> Pipeline:
         """Sound, as features or as it is, and letters."""
-        file = self.settings.output_dir / "tokenizer.json"
-        file.write_text(self.text, encoding="utf-8")
         seconds = self.settings.max_seconds
         flow = data.decode(RATE).longest(seconds)
         if not self.on_device:
             flow = flow.log_mel(BINS, pad_seconds=None)
             if learning and self.settings.noise is not None:
                 flow = flow.noise(deviation=self.settings.noise)
-        flow = flow.tokenize(file, into_field="labels")
+        flow = flow.tokenize(self.tokenizer_file(self.text), into_field="labels")
         if self.settings.enable_static_shapes:
             most = seconds * (RATE if self.on_device else FRAMES_A_SECOND)
             return flow.batch(1, pad=[most], pad_fields={"labels": [512]})
@@ -153,8 +151,9 @@ class Tts(Recipe):
                 features = noisy(features, self.settings.noise, generator)
         else:
             features = given
-        letters = batch["labels"]
-        counts = torch.tensor(batch["label_lengths"], device=given.device)
+        # A clip in which nothing is said is the one letter that pads.
+        letters = batch["labels"] if batch["labels"].shape[1] else batch["labels"].new_zeros(len(lengths), 1)
+        counts = torch.tensor(batch["label_lengths"], device=given.device).clamp(min=1)
         if learning and self.settings.time_masks:
             features = masked(features, lengths, self.settings.time_masks, generator)
         tensors = {"mel": features.transpose(1, 2), "frames": lengths, "letters": letters.clamp(min=0), "counts": counts}

@@ -105,14 +105,6 @@ class Whisper(Recipe):
         self.seconds = config.max_source_positions / PLACES_A_SECOND
         # transformers leaves the places of the encoder as they are.
         model.model.encoder.embed_positions.requires_grad_(False)
-        self._file: Path | None = None
-
-    def _tokenizer_file(self) -> Path:
-        """The tokenizer where the engine can read it."""
-        if self._file is None:
-            self._file = self.settings.output_dir / "tokenizer.json"
-            self._file.write_text(self.text, encoding="utf-8")
-        return self._file
 
     def pipeline(self, data: Pipeline, *, learning: bool) -> Pipeline:
         """Sound to features of the length that the model hears, texts to tokens."""
@@ -128,7 +120,7 @@ class Whisper(Recipe):
             if self.settings.time_masks:
                 flow = flow.spec_augment(time=(self.settings.time_masks, 0.05))
         most = self.model.config.max_target_positions
-        flow = flow.tokenize(self._tokenizer_file(), prefix=self.prefix, suffix=[END], max_tokens=most)
+        flow = flow.tokenize(self.tokenizer_file(self.text), prefix=self.prefix, suffix=[END], max_tokens=most)
         return flow.batch(1)
 
     def prepare(self, batch: Tensors, *, learning: bool, generator: torch.Generator | None) -> Tensors:
