@@ -89,7 +89,7 @@ def test_cnn_lstm_classifies_after_guessing_what_is_hidden(tmp_path: Path) -> No
 
 def test_whisper_learns_and_transformers_loads_it(short: Path, tmp_path: Path, tokenizer: Path) -> None:
     flags = ("--max-seconds", 3, "--max-steps", 60, "--eval-steps", 60, "--batch-size", 8, "--learning-rate", 5e-4)
-    flags += ("--tokenizer", tokenizer / "tokenizer.json", "--warmup-steps", 10)
+    flags += ("--tokenizer", tokenizer / "tokenizer.json", "--warmup-steps", 10, "--language", "en")
     trained("whisper", "--data-dir", short, "--output-dir", tmp_path, *flags)
     # What is known of the tokens without listening.
     loader = fw.open(short).without_held_out().decode(16_000).tokenize(tokenizer, suffix=["<|endoftext|>"]).batch(1).numpy()
@@ -188,7 +188,7 @@ LINES = {
 def test_the_seeds_command_lines_run_to_the_end(name: str, tmp_path: Path) -> None:
     line = LINES[name]
     if "morse_dataset" in line:
-        generated(tmp_path / "data" / "morse_dataset", "morse", "--clips", 3, "--max-seconds", 2)
+        generated(tmp_path / "data" / "morse_dataset", "morse", "--clips", 2, "--max-seconds", 2)
     elif "train tts" in line:
         folder = tmp_path / "data" if "./data " in line else tmp_path / "data" / "your_dataset"
         generated(folder, "morse", "--clips", 6, "--max-seconds", 2)
@@ -232,7 +232,7 @@ def test_what_is_wrong_gets_a_sentence_and_a_hint(
     said = refused(capfd, *base, "--data-gpu", 1, "--model-gpu", 1)
     assert "the data and the model are both to be on GPU 1\nhint: leave out --data-gpu" in said
 
-    trained(*base[:-4], "--max-seconds", 3, "--tokenizer", tokenizer / "tokenizer.json", "--max-steps", 1)
+    trained(*base[:-4], "--max-seconds", 3, "--tokenizer", tokenizer / "tokenizer.json", "--max-steps", 1, "--language", "en")
     model = tmp_path / "run" / "checkpoints" / "step-00000001"
     other = tmp_path / "other"
     other.mkdir()
@@ -243,6 +243,8 @@ def test_what_is_wrong_gets_a_sentence_and_a_hint(
     config["decoder_start_token_id"] = 3
     (other / "config.json").write_text(json.dumps(config))
     base = ("whisper", "--data-dir", short, "--output-dir", tmp_path / "second", "--report-to", "none")
+    said = refused(capfd, *base, "--model-size", "tiny", "--tokenizer", tokenizer / "tokenizer.json")
+    assert "the model knows several languages, and is to be told which\nhint: --language en" in said
     assert "they do not belong together\nhint: tokenizer.json and model.safetensors of the same folder" in refused(
         capfd, *base, "--model", other
     )

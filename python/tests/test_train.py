@@ -131,7 +131,7 @@ def test_it_learns_and_leaves_a_model_a_record_and_checkpoints(arrays: Path, tmp
     summary, _ = trained(arrays, tmp_path, "--max-steps", 60, "--eval-steps", 30)
     assert (summary.steps, summary.ended) == (60, "steps")
     losses = losses_of(tmp_path)
-    assert len(losses) == 60 and losses[-1] < losses[0]
+    assert len(losses) == 60 and sum(losses[-10:]) < sum(losses[:10])
     kept = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert kept[-1] == "step-00000060" and len(kept) in (2, 3)
     assert "VERDICT" in _core.verdict(tmp_path / "record.jsonl")
@@ -140,11 +140,11 @@ def test_it_learns_and_leaves_a_model_a_record_and_checkpoints(arrays: Path, tmp
 
 
 def test_dividing_a_step_does_not_change_it(arrays: Path, tmp_path: Path) -> None:
-    trained(arrays, tmp_path / "whole", "--batch-size", 8, "--max-steps", 6)
-    trained(arrays, tmp_path / "halves", "--batch-size", 4, "--gradient-accumulation-steps", 2, "--max-steps", 6)
+    trained(arrays, tmp_path / "whole", "--batch-size", 8, "--max-steps", 3)
+    trained(arrays, tmp_path / "halves", "--batch-size", 4, "--gradient-accumulation-steps", 2, "--max-steps", 3)
     whole, halves = losses_of(tmp_path / "whole"), losses_of(tmp_path / "halves")
     assert whole == pytest.approx(halves, rel=1e-5)
-    one, other = weights_of(tmp_path / "whole", 6), weights_of(tmp_path / "halves", 6)
+    one, other = weights_of(tmp_path / "whole", 3), weights_of(tmp_path / "halves", 3)
     assert all(torch.allclose(one[name], other[name], atol=1e-6) for name in one)
 
 
@@ -205,7 +205,8 @@ def test_a_full_disk_is_told_and_the_run_goes_on(
         def once(folder: Path, weights: dict[str, torch.Tensor] | None) -> None:
             if not full:
                 full.append(True)
-                raise OSError(28, "No space left on device")
+                # As safetensors and torch say it: neither is an OSError.
+                raise RuntimeError("I/O error: No space left on device (os error 28)")
             save(folder, weights)
 
         toy.save = once  # type: ignore[method-assign]
@@ -213,7 +214,7 @@ def test_a_full_disk_is_told_and_the_run_goes_on(
     full: list[bool] = []
     summary, _ = trained(arrays, tmp_path, "--max-steps", 6, change=fill)
     assert summary.steps == 6 and summary.model is not None
-    assert "warning: no checkpoint at step 3: [Errno 28] No space left" in capfd.readouterr().err
+    assert "warning: no checkpoint at step 3: I/O error: No space left" in capfd.readouterr().err
     assert not list((tmp_path / "checkpoints").glob(".unfinished*"))
 
 
@@ -246,9 +247,36 @@ def test_bad_samples_are_left_out_and_written_down(arrays: Path, tmp_path: Path)
 # Precision
 
 
+def test_a_gradient_that_is_no_number_ends_the_run_before_it_is_saved(arrays: Path, tmp_path: Path) -> None:
+    def spoil(toy: Toy) -> None:
+        class Bad(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, loss: torch.Tensor) -> torch.Tensor:
+                return loss.clone()
+
+            @staticmethod
+            def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+                return gradient * math.inf
+
+        toy.spoil = lambda at, loss: Bad.apply(loss) if at == 6 else loss  # type: ignore[no-untyped-call]
+
+    with pytest.raises(Wrong, match="the gradient's norm of step 6 is (inf|nan)\nhint:"):
+        trained(arrays, tmp_path, "--max-steps", 9, change=spoil)
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-00000003"]
+
+
+def test_a_batch_of_bad_samples_alone_is_passed_over(arrays: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(arrays, data)
+    (data / "even" / "000.npy").write_bytes(b"\x93NUMPY garbage")
+    summary, toy = trained(data, tmp_path / "run", "--max-steps", 28, "--batch-size", 1, "--eval-data", arrays)
+    assert summary.steps == 28
+    assert len({key for keys in toy.seen for key in keys}) == 28
+
+
 def test_half_precision_reaches_the_same_loss(arrays: Path, tmp_path: Path) -> None:
     trained(arrays, tmp_path / "f32", "--max-steps", 30)
-    trained(arrays, tmp_path / "bf16", "--max-steps", 30, "--bf16")
+    trained(arrays, tmp_path / "bf16", "--max-steps", 30, "--bf16", "--device", "cpu")
     f32, bf16 = losses_of(tmp_path / "f32"), losses_of(tmp_path / "bf16")
     assert f32 != bf16
     assert sum(bf16[-5:]) == pytest.approx(sum(f32[-5:]), rel=0.02)
@@ -257,7 +285,7 @@ def test_half_precision_reaches_the_same_loss(arrays: Path, tmp_path: Path) -> N
 def test_what_overflows_in_f16_is_skipped_and_the_scale_halved(arrays: Path, tmp_path: Path) -> None:
     scales: list[float] = []
     kept: list[torch.Tensor] = []
-    asked = settings("--batch-size", 4, "--fp16", data=arrays, out=tmp_path)
+    asked = settings("--batch-size", 4, "--fp16", "--device", "cpu", data=arrays, out=tmp_path)
     recipe = Toy(asked)
     group, here = Group(asked), Places(torch.device("cpu"), torch.device("cpu"))
     speed = Speed(asked, here, group, recipe)
@@ -469,8 +497,14 @@ def test_devices_are_those_that_were_asked_for(two_cards: list[tuple[float, str]
     here = places.choose(settings(*flags, "--enable-memory-isolation", recipe="tts"), 0, said.append)
     assert (str(here.data), str(here.model), here.are_one) == ("cuda:0", "cuda:1", False)
     assert two_cards == [(16384 / 24576, "cuda:1"), (8192 / 24576, "cuda:0")]
-    here = places.choose(settings(recipe="tts"), 1, said.append)
-    assert (str(here.data), str(here.model)) == ("cuda:1", "cuda:1")
+    for flags, data, model in [
+        ((), "cuda:1", "cuda:1"),
+        (("--device", "cuda"), "cuda:1", "cuda:1"),
+        (("--device", "cpu"), "cpu", "cpu"),
+        (("--data-device", "cpu"), "cpu", "cuda:1"),
+    ]:
+        here = places.choose(settings(*flags, recipe="tts"), 1, said.append)
+        assert (str(here.data), str(here.model)) == (data, model)
 
 
 @pytest.mark.parametrize(

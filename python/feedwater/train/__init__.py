@@ -11,7 +11,7 @@
 | `settings.py` | what was asked for? By the command's own parser |
 | `speed.py` | which settings make it fast, and why? |
 | `places.py`, `relay.py` | on which devices, and how does a batch get from one to the other? |
-| `group.py` | how do several processes share a model? |
+| `group.py`, `zero.py` | how do several processes share a model? By DDP and FSDP2; by DeepSpeed |
 | `memory.py` | which batch size, and what if memory does not suffice? |
 | `checkpoints.py` | how does a run survive a kill? |
 | `tell.py` | what does the user see, and what is written down? |

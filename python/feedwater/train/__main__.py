@@ -30,7 +30,7 @@ def _train(settings: Settings) -> int:
     except ImportError as error:
         raise Wrong("there is no transformers in this Python", f"{sys.executable} -m pip install transformers") from error
     # The loop tells how it goes on.
-    logging.disable_progress_bar()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     # Not before: they import torch, which takes seconds and may not be there.
     from feedwater.train import cnn_lstm, lm, tts, whisper
 

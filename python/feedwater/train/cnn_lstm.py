@@ -128,8 +128,11 @@ class Module(torch.nn.Module):
             x = conv(x).relu()
             # Behind its end a row is zeros again: the next layer looks a little beyond.
             x = x * (torch.arange(x.shape[2], device=x.device) < lengths[:, None])[:, None]
-        packed = pack_padded_sequence(x.transpose(1, 2), lengths.cpu(), batch_first=True, enforce_sorted=False)
-        out, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=x.shape[2])
+        # What it adds up over time it adds up exactly: cuDNN would take f16 where bf16 is meant.
+        with torch.autocast(x.device.type, enabled=False):
+            exact = x.float().transpose(1, 2)
+            packed = pack_padded_sequence(exact, lengths.cpu(), batch_first=True, enforce_sorted=False)
+            out, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=x.shape[2])
         if self.task == "reconstruct":
             return self.decoder(out)  # type: ignore[no-any-return]
         if self.task == "classify":

@@ -4,6 +4,7 @@ global order from the pipeline (`RANK`, `WORLD_SIZE`), whoever started it: torch
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Iterable
 from datetime import timedelta
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint import state_dict as full
+from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
@@ -19,6 +21,7 @@ from feedwater.train.settings import Settings, Wrong
 
 # An evaluation or a checkpoint of one process may keep the others waiting.
 _PATIENCE = timedelta(minutes=30)
+_JOINS = itertools.count()
 
 
 class Group:
@@ -58,7 +61,9 @@ class Group:
         backend = "nccl" if device.type == "cuda" else "gloo"
         store, rank, world = next(rendezvous("env://", timeout=_PATIENCE))
         # torchrun keeps its store when it starts processes again, with the addresses of those that died in it.
-        store = dist.PrefixStore(f"feedwater-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        # One process may join more than once, for one run after the other.
+        attempt, join = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), next(_JOINS)
+        store = PrefixStore(f"feedwater-{attempt}-{join}", store)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=_PATIENCE)
         self._joined = True
 
@@ -76,7 +81,8 @@ class Group:
             from torch.distributed.fsdp import fully_shard
 
             mesh = init_device_mesh(device.type, (self.world,))
-            for layers in [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]:
+            # Inner ones first.
+            for layers in reversed([module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]):
                 for layer in layers:
                     fully_shard(layer, mesh=mesh)
             fully_shard(model, mesh=mesh)

@@ -29,6 +29,7 @@ from feedwater.train.relay import Between, CudaBetween, Relay
 from feedwater.train.settings import Settings, Wrong
 from feedwater.train.speed import Speed
 from feedwater.train.tell import Teller, Took, folder_of
+from feedwater.train.zero import Zero
 
 STOPPED = 130
 # What `--batch-size auto` keeps: the effective batch is this times the accumulation that was asked for.
@@ -96,13 +97,23 @@ def _run(
     learned, held = recipe.data()
     step_of = Steps(settings, recipe, model, optimizer, speed, group, places, rate)
     batch_size, accumulation = _divided(settings, recipe, learned, progress, step_of, group, teller)
+    if group.several and group.strategy == "deepspeed":
+        step_of.zero = Zero(
+            settings, group, model, optimizer, batch_size=batch_size, accumulation=accumulation, dtype=speed.dtype
+        )
     loader = _loader(learned, settings, batch_size, group, places)
     # Everywhere the same, whoever evaluates: with shards, all have to.
     tried = _loader(held, settings, batch_size, None, places)
     if progress.feed:
         trainer = read_trainer(found) if found is not None else {}
-        group.restore(model, optimizer, trainer["optimizer"])
-        speed.scaler.load_state_dict(trainer["scaler"])
+        if step_of.zero is not None:
+            step_of.zero.restore(progress.step)
+        elif "optimizer" in trainer:
+            group.restore(model, optimizer, trainer["optimizer"])
+        else:
+            raise Wrong(f"`{found}` was written with DeepSpeed", "--strategy deepspeed goes on from it")
+        if trainer["scaler"] and speed.scaler.is_enabled():
+            speed.scaler.load_state_dict(trainer["scaler"])
         loader.load_state_dict(progress.feed)
     progress.batch_size, progress.settings = batch_size * group.world * accumulation, settings.saved()
     steps = settings.max_steps or _steps(settings, loader, batch_size, accumulation, group)
@@ -130,11 +141,15 @@ def _run(
         if mark is not None:
             mark.mark = "checkpoint"
         weights = group.weights(model)
-        state = {"optimizer": group.optimizer_state(model, optimizer), "scaler": speed.scaler.state_dict()}
+        state: dict[str, Any] = {"scaler": speed.scaler.state_dict()}
+        if step_of.zero is not None:
+            step_of.zero.save(progress.step)
+        else:
+            state["optimizer"] = group.optimizer_state(model, optimizer)
         if group.first:
             try:
                 checkpoints.write(progress, lambda folder: recipe.save(folder, weights), state)
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001 (safetensors and torch have their own for a full disk)
                 teller.warn(f"no checkpoint at step {progress.step}: {error}; the run goes on")
         group.wait()
 
@@ -149,7 +164,8 @@ def _run(
             if tried.samples and (progress.step % settings.eval_steps == 0 or due) and not stop:
                 took.mark = "evaluation"
                 teller.settle()
-                score = evaluate(recipe, model, tried, speed, places)
+                # All have computed it, perhaps not to the last bit; what follows from it all have to do alike.
+                score = group.from_first(evaluate(recipe, model, tried, speed, places))
                 better = progress.best is None or score.judged < progress.best[0]
                 progress.best = (score.judged, progress.step) if better else progress.best
                 progress.evaluations_since_best = 0 if better else progress.evaluations_since_best + 1
@@ -192,6 +208,8 @@ class Steps:
         self.settings, self.recipe, self.model, self.optimizer = settings, recipe, model, optimizer
         self.speed, self.group, self.device, self.rate = speed, group, places.model, rate
         self.steps = 0
+        # Where DeepSpeed does the rest.
+        self.zero: Zero | None = None
         # How many parts each micro-batch is divided into, since memory did not suffice.
         self.parts = 1
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -210,11 +228,15 @@ class Steps:
             took.rows += rows_in(batch)
             took.input = batches.last_input if isinstance(batches, Feed) else None
             kept.append(batch)
-            try:
-                sums[:2] += self.learn(batch, last=at + 1 == accumulation)
-            except torch.OutOfMemoryError as error:
-                self._split(error, batch, accumulation, teller)
-                sums = self._again(step, kept, accumulation)
+            said = self._tried(sums, batch, last=at + 1 == accumulation)
+            while said is not None:
+                self._split(said, batch, accumulation, teller)
+                sums.zero_()
+                self._begin(step)
+                said = None
+                for again, before in enumerate(kept):
+                    # From the first: what the one that failed had added is not known.
+                    said = said or self._tried(sums, before, last=again + 1 == accumulation)
             teller.part(took, "compute", got)
             if self.settings.on_oom != "split":
                 kept.clear()
@@ -223,11 +245,19 @@ class Steps:
         self.group.sum(sums)
         norm = self.update(sums[1])
         took.rate = self.rate * self.schedule(step)
+        took.scaled = self.speed.scaler.is_enabled()
         # Copied beside the work: who waited for it would hold the device up.
         took.numbers = torch.stack([sums[0] / sums[1].clamp(min=1), norm.to(sums.device)]).to("cpu", non_blocking=True)
         teller.part(took, "optimizer", began)
         # Of a group, all have to agree; alone, nothing is asked of the device.
         return bool(sums[2] > 0) if self.group.several else bool(asked_to_stop)
+
+    def forget(self) -> None:
+        """As if nothing had been tried."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.state.clear()
+        scaler = self.speed.scaler
+        self.speed.scaler = torch.amp.GradScaler(self.device.type, enabled=scaler.is_enabled())
 
     def _begin(self, step: int) -> None:
         # Of the step alone: the same after every resume.
@@ -243,6 +273,12 @@ class Steps:
             with self.group.without_sync(self.model, last and at + 1 == len(parts)):
                 with self.speed.autocast():
                     loss, guesses = self._loss(part)
+                if self.zero is not None:
+                    self.zero.backward(loss, guesses)
+                    if not (last and at + 1 == len(parts)):
+                        self.zero.between()
+                    sums += torch.stack([loss.detach().float(), guesses.to(self.device).float()])
+                    continue
                 # The usual number of samples keeps it in range for f16; `update` divides by what is right.
                 self.speed.scaler.scale(loss / USUAL_BATCH).backward()  # type: ignore[no-untyped-call]
             sums += torch.stack([loss.detach().float(), guesses.to(self.device).float()])
@@ -254,12 +290,14 @@ class Steps:
             return self.recipe.loss(self.model, batch)
         if any(valid):
             return self.recipe.loss(self.model, only(batch, list(valid)))
-        # All were bad. Others wait for this process' gradients, so there must be some.
-        loss, guesses = self.recipe.loss(self.model, rows_of(batch, 0, 1))
+        # All were bad, and stand for another: its gradients are zeros, for which others wait.
+        loss, guesses = self.recipe.loss(self.model, batch)
         return torch.nan_to_num(loss) * 0.0, guesses * 0
 
     def update(self, guesses: torch.Tensor) -> torch.Tensor:
         """A step of the optimizer. The norm of the gradient before it was clipped."""
+        if self.zero is not None:
+            return self.zero.step(self.device)
         grads = gradients(self.parameters)
         self.speed.scaler.unscale_(self.optimizer) if self.speed.scaler.is_enabled() else None
         # Processes' gradients were averaged; what is wanted is their sum over all guesses.
@@ -285,30 +323,26 @@ class Steps:
 
     # Out of memory
 
-    def _split(self, error: BaseException, batch: Tensors, accumulation: int, teller: Teller) -> None:
+    def _tried(self, sums: torch.Tensor, batch: Tensors, *, last: bool) -> str | None:
+        """Learns from a micro-batch; or what the device said when its memory did not suffice.
+
+        The error itself does not leave: it holds on to what was computed until then.
+        """
+        try:
+            sums[:2] += self.learn(batch, last=last)
+        except torch.OutOfMemoryError as error:
+            return (str(error).splitlines() or ["out of memory"])[0]
+        return None
+
+    def _split(self, said: str, batch: Tensors, accumulation: int, teller: Teller) -> None:
         rows = -(-rows_in(batch) // self.parts)
         if self.settings.on_oom != "split" or self.group.several or rows <= 1:
-            raise memory.out_of_memory(error, micro_batch=rows, accumulation=accumulation * self.parts) from error
+            raise memory.out_of_memory(said, micro_batch=rows, accumulation=accumulation * self.parts)
         self.parts *= 2
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
         teller.say(f"memory    did not suffice for {rows} samples: now {-(-rows // 2)} at a time, and as many more times")
-
-    def _again(self, step: int, kept: list[Tensors], accumulation: int) -> torch.Tensor:
-        """The micro-batches of this step so far, from the first: what the one that failed had added is not known."""
-        while True:
-            self.optimizer.zero_grad(set_to_none=True)
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()
-            self._begin(step)
-            sums = torch.zeros(3, device=self.device)
-            try:
-                for at, batch in enumerate(kept):
-                    sums[:2] += self.learn(batch, last=at + 1 == accumulation)
-                return sums
-            except torch.OutOfMemoryError as error:
-                rows = -(-rows_in(kept[-1]) // self.parts)
-                if rows <= 1:
-                    raise memory.out_of_memory(error, micro_batch=rows, accumulation=accumulation) from error
-                self.parts *= 2
 
 
 class Feed(Iterator[Tensors]):
@@ -320,22 +354,33 @@ class Feed(Iterator[Tensors]):
         self.loader, self.recipe, self.settings, self.places = loader, recipe, settings, places
         self.epoch = loader.epoch
         self._between = between
-        if between is None and not places.are_one and places.model.type == "cuda":
+        if between is None and not places.are_one and places.model.type == places.data.type == "cuda":
             self._between = CudaBetween(places)
         self._batches = self._flow()
         self._relay = None
         if self._between is not None:
             self._relay = Relay(self._batches, self._prepared, self._between, loader.state_dict)
         self._worked = 0
+        self._alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
+        self._good: Tensors | None = None
 
     def _flow(self) -> Iterator[Tensors]:
+        empty = 0
         while True:
             self.epoch = self.loader.epoch
-            empty = True
+            empty += 1
             for batch in self.loader:
-                empty = False
-                yield batch
-            if empty:
+                empty = 0
+                if any(batch["valid"]) or self._alone:
+                    self._good = batch
+                elif self._good is not None:
+                    # All were bad. Others wait for this process' gradients: what was there before counts nothing.
+                    batch = rows_of(self._good, 0, 1)
+                    batch.about["valid"] = [False]
+                if batch:
+                    yield batch
+            # The rest of the epoch in which a run goes on may be none.
+            if empty > 1:
                 raise Wrong("an epoch has no batch", "are all samples bad? quarantine.jsonl in --output-dir says why")
 
     def _prepared(self, batch: Tensors) -> Tensors:
@@ -386,7 +431,10 @@ def evaluate(recipe: Recipe, model: torch.nn.Module, loader: TorchLoader, speed:
             if not any(valid):
                 continue
             batch = batch if all(valid) else only(batch, valid)
-            yield recipe.prepare(batch, learning=False, generator=None).to(places.model)
+            # Features are exact, as they are in training.
+            with torch.autocast(places.model.type, enabled=False):
+                batch = recipe.prepare(batch, learning=False, generator=None).to(places.model)
+            yield batch
 
     try:
         with torch.no_grad(), speed.autocast():
@@ -418,11 +466,15 @@ def _go_on_from(
     settings: Settings, checkpoints: Checkpoints, group: Group, teller: Teller
 ) -> tuple[Path | None, Progress]:
     """The checkpoint to go on from, and where the run is."""
-    resume = settings.resume or group.restarted
+    mark = settings.output_dir / ".started-by"
+    started_by = os.environ.get("TORCHELASTIC_RUN_ID", "")
+    # Only what this launch has begun itself: a folder that it refused is still another's.
+    resume = settings.resume or (group.restarted and mark.is_file() and mark.read_text() == started_by)
     if not resume:
         if group.first:
             checkpoints.refuse_another(settings.output_dir)
             (settings.output_dir / "quarantine.jsonl").unlink(missing_ok=True)
+            mark.write_text(started_by)
         # Nobody writes before all have looked.
         group.wait()
         return None, Progress()
@@ -464,6 +516,8 @@ def _divided(
                 "--batch-size × --gradient-accumulation-steps × processes is to be the same",
             )
         return batch_size, accumulation
+    if group.several and group.strategy != "ddp":
+        raise Wrong(f"--batch-size auto is not for {group.strategy}", "a number: --batch-size 4")
     wanted = USUAL_BATCH * accumulation
     if progress.batch_size:
         wanted = progress.batch_size // group.world
@@ -478,11 +532,17 @@ def _divided(
         sums = step_of.learn(sized, last=True)
         step_of.update(sums[1])
 
-    trials = memory.look(wanted, memory.attempt(recipe, batch, step_of.device, step))
-    size = group.from_first(memory.knee(trials))
-    step_of.optimizer.state.clear()
-    accumulation = -(-wanted // size)
-    teller.say(f"batch     {'; '.join(map(str, trials))}")
+    size = 1
+    if group.first:
+        # By itself: others would have to try the same at the same time.
+        shared, step_of.model = step_of.model, own(step_of.model)
+        trials = memory.look(wanted, memory.attempt(recipe, batch, step_of.device, step))
+        step_of.model = shared
+        step_of.forget()
+        teller.say(f"batch     {'; '.join(map(str, trials))}")
+        size = memory.knee(trials)
+    size = group.from_first(size)
+    accumulation = wanted // size
     teller.say(f"batch     {size} at a time, {accumulation} times: nearly as fast as any, and {wanted} samples a step as asked for")
     return size, accumulation
 

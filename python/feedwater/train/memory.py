@@ -53,10 +53,10 @@ def knee(trials: list[Trial]) -> int:
 
 
 def look(most: int, attempt: Callable[[int], Trial]) -> list[Trial]:
-    """Tries 1, 2, 4, … samples until it is no faster, does not fit, or is more than a step has."""
+    """Tries 1, 2, 4, … samples, of which a step is made without a rest, until it is no faster or does not fit."""
     trials: list[Trial] = []
     size = 1
-    while size <= most:
+    while most % size == 0:
         trial = attempt(size)
         trials.append(trial)
         if not trial.fits:
@@ -92,6 +92,10 @@ def attempt(recipe: Recipe, batch: Tensors, device: torch.device, step: Callable
                     torch.cuda.synchronize(device)
                 times.append(time.perf_counter() - began)
         except torch.OutOfMemoryError:
+            fits = False
+        else:
+            fits = True
+        if not fits:
             torch.cuda.empty_cache()
             return Trial(size, 0.0, None, fits=False)
         memory = None
@@ -104,9 +108,8 @@ def attempt(recipe: Recipe, batch: Tensors, device: torch.device, step: Callable
     return run
 
 
-def out_of_memory(error: BaseException, *, micro_batch: int, accumulation: int) -> Wrong:
+def out_of_memory(said: str, *, micro_batch: int, accumulation: int) -> Wrong:
     """What to say when memory does not suffice: the settings to change, with numbers."""
-    said = str(error).splitlines()[0] if str(error) else "out of memory"
     half = max(micro_batch // 2, 1)
     hints = [f"--batch-size {half} --gradient-accumulation-steps {accumulation * 2}"] if micro_batch > 1 else []
     hints += ["--on-oom split, which does that by itself", "--gradient-checkpointing", "--precision bf16"]

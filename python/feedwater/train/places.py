@@ -56,15 +56,21 @@ def choose(settings: Settings, local_rank: int, say: Callable[[str], None]) -> P
         model = torch.device("cuda", settings.model_gpu)
     if settings.data_gpu is not None:
         data = torch.device("cuda", settings.data_gpu)
-    model = model or torch.device("cuda", local_rank % cards)
-    data = data or model
+    model = _numbered(model or torch.device("cuda"), local_rank % cards)
+    data = model if data is None else _numbered(data, model.index or 0)
+    if model.type != "cuda":
+        return Places(model, data)
     limit = settings.enable_memory_isolation or settings.data_gpu_memory or settings.model_gpu_memory
     if limit:
         _hold(model, settings.model_gpu_memory, "model_gpu_memory", say)
-        if data != model:
+        if data != model and data.type == "cuda":
             _hold(data, settings.data_gpu_memory, "data_gpu_memory", say)
     torch.cuda.set_device(model)
     return Places(model, data)
+
+
+def _numbered(device: torch.device, index: int) -> torch.device:
+    return torch.device("cuda", index) if device.type == "cuda" and device.index is None else device
 
 
 def _gpus(settings: Settings) -> list[tuple[str, int | None]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,7 +42,10 @@ class Recipe:
     def __init__(self, settings: Settings, model: torch.nn.Module, folder: Path | None) -> None:
         self.settings = settings
         self.model = model
-        self.folder = folder
+        # Now: the folder may be a checkpoint that is not kept.
+        self._others = {
+            name: (folder / name).read_bytes() for name in self.others if folder is not None and (folder / name).is_file()
+        }
 
     def pipeline(self, data: Pipeline, *, learning: bool) -> Pipeline:
         """What becomes of the samples, up to batches of any size."""
@@ -86,10 +88,9 @@ class Recipe:
 
     def pass_on(self, folder: Path) -> None:
         """Copies what belongs to the model and is not its own to write."""
-        for name in self.others:
-            source = None if self.folder is None else self.folder / name
-            if source is not None and source.is_file() and not (folder / name).exists():
-                shutil.copyfile(source, folder / name)
+        for name, content in self._others.items():
+            if not (folder / name).exists():
+                (folder / name).write_bytes(content)
 
     def tokenizer_file(self, text: str) -> Path:
         """A `tokenizer.json` where the engine can read it. Every process may write it, so it appears at once."""

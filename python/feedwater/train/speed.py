@@ -70,9 +70,12 @@ class Speed:
             why = "asked for" if wish else "half the memory, matrices on tensor cores"
             if chosen == "f16" and not wish:
                 why = "this GPU has no bf16; losses are scaled"
+        elif wish in ("bf16", "f16") and self.settings.device is None:
+            # It was meant for a GPU.
+            chosen, why = "f32", f"{wish} is several times slower than f32 on most CPUs; --device cpu insists on it"
         else:
             chosen = wish or "f32"
-            why = "asked for; slower than f32 on many CPUs" if chosen != "f32" else "the CPU computes in f32 fastest"
+            why = "asked for" if chosen != "f32" else "the CPU computes in f32 fastest"
         self._say(f"{chosen if chosen != 'f32' else 'half precision'} autocast", chosen != "f32", why)
         if chosen == "f16":
             self._say("loss scaling", True, "what overflows is skipped, and the scale halved")

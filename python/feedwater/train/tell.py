@@ -42,6 +42,8 @@ class Took:
     rate: float = 0.0
     # The mean loss and the norm of the gradient.
     numbers: torch.Tensor | None = None
+    # Whether losses are scaled, so that gradients may overflow and be skipped.
+    scaled: bool = False
     mark: str | None = None
     input: dict[str, Any] | None = None
 
@@ -140,9 +142,11 @@ class Teller:
         parts = share_out(wall, [(kind, *pair) for (kind, _, _), pair in zip(took.spans, pairs, strict=True)])
         self.loss, norm = (float(number) for number in took.numbers) if took.numbers is not None else (0.0, 0.0)
         self.wall, self.wait, self.rows = self.wall + wall, self.wait + parts["wait"], self.rows + took.rows
-        if not (abs(self.loss) < float("inf")):
+        for what, number in (("loss", self.loss), ("gradient's norm", 0.0 if took.scaled else norm)):
+            if abs(number) < float("inf") or (took.scaled and what == "loss" and abs(number) == float("inf")):
+                continue
             raise Wrong(
-                f"the loss of step {took.number + 1} is {self.loss}",
+                f"the {what} of step {took.number + 1} is {number}",
                 "a smaller --learning-rate, more --warmup-steps; --resume goes on from the last checkpoint",
             )
         line: dict[str, Any] = {"step": took.number, "wall_nanos": wall, "epoch": took.epoch}

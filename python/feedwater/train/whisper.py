@@ -101,6 +101,8 @@ class Whisper(Recipe):
             self.prefix = [f"<|{settings.language}|>", "<|transcribe|>", *self.prefix]
             for token in self.prefix:
                 _id(self.tokenizer, token, folder)
+        elif self.tokenizer.token_to_id("<|transcribe|>") is not None:
+            raise Wrong("the model knows several languages, and is to be told which", "--language en, for example")
         self.end = _id(self.tokenizer, END, folder)
         self.seconds = config.max_source_positions / PLACES_A_SECOND
         # transformers leaves the places of the encoder as they are.

@@ -287,8 +287,8 @@ pub(crate) struct TorchOptions {
     #[arg(long, value_enum, default_value_t = Strategy::Ddp)]
     pub(crate) strategy: Strategy,
     /// Where curves go: tensorboard, wandb, mlflow, trackio, none
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "tensorboard")]
-    pub(crate) report_to: Vec<ReportTo>,
+    #[arg(long, value_name = "NAME,…", default_value = "tensorboard", value_parser = report_to)]
+    pub(crate) report_to: ReportTo,
     /// The GPU that makes features, where there are two
     #[arg(long, value_name = "N")]
     pub(crate) data_gpu: Option<u32>,
@@ -375,14 +375,16 @@ pub(crate) enum Strategy {
     Deepspeed,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum ReportTo {
-    Tensorboard,
-    Wandb,
-    Mlflow,
-    Trackio,
-    None,
+/// Where curves go. One value, so that a flag takes the place of what a file says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct ReportTo(Vec<String>);
+
+fn report_to(text: &str) -> Result<ReportTo, String> {
+    let names = ["tensorboard", "wandb", "mlflow", "trackio", "none"];
+    match text.split(',').find(|name| !names.contains(name)) {
+        Some(name) => Err(format!("`{name}` is none of {}", names.join(", "))),
+        None => Ok(ReportTo(text.split(',').map(str::to_owned).collect())),
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]

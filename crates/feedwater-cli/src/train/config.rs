@@ -73,6 +73,8 @@ fn flatten(said: &Value, flags: &mut Vec<String>) -> Result<(), String> {
         match value {
             Value::Object(_) => flatten(value, flags)?,
             Value::Bool(true) => flags.push(format!("--{name}")),
+            // The one flag that may be on by itself.
+            Value::Bool(false) if name == "gradient-checkpointing" => flags.push(format!("--{name}=off")),
             Value::Bool(false) | Value::Null => {}
             Value::Number(number) => flags.push(format!("--{name}={number}")),
             Value::String(text) => flags.push(format!("--{name}={text}")),
