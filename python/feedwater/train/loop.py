@@ -71,7 +71,7 @@ class Summary:
 def run(settings: Settings, make: Callable[[Path | None], Recipe]) -> Summary:
     """Trains what `make` makes: of a checkpoint's folder where the run goes on from one, else as the settings say."""
     group = Group(settings)
-    teller = Teller(settings, first=group.first)
+    teller = Teller(settings, first=group.first, world=group.world)
     places = choose(settings, group.local, teller.say)
     group.join(places.model)
     try:
@@ -388,7 +388,9 @@ class Feed(Iterator[Tensors]):
         if self.settings.augment_on == "device":
             generator = torch.Generator(device=self.places.data)
             # Of the batch's place alone: the same after every resume.
-            generator.manual_seed((self.settings.seed * 1_000_003 + int(batch["epoch"])) * 1_000_003 + int(batch["step"]))
+            place = (self.settings.seed * 1_000_003 + int(batch["epoch"])) * 1_000_003 + int(batch["step"])
+            # Each process has other samples in it.
+            generator.manual_seed(place * 4_099 + int(os.environ.get("RANK", "0")))
         return self.recipe.prepare(batch, learning=True, generator=generator)
 
     def __next__(self) -> Tensors:
@@ -621,16 +623,17 @@ def _read_once(data: Path, teller: Teller) -> None:
 
 
 def _listen() -> list[int]:
-    """Has the first Ctrl-C end the run after a checkpoint; the second ends the program."""
+    """Has the first Ctrl-C, or what asks a process to end, end the run after a checkpoint; the second ends the program."""
     asked: list[int] = []
 
     def heard(number: int, _: object) -> None:
         asked.append(number)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_DFL)
 
     try:
-        signal.signal(signal.SIGINT, heard)
-        signal.signal(signal.SIGTERM, heard)
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, heard)
     except ValueError:
         # Not in the main thread: whoever started it there answers for it.
         pass

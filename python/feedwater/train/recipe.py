@@ -84,6 +84,8 @@ class Recipe:
         if enable is None:
             return False
         enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        # transformers would say at length that both do not go together.
+        self.model.config.use_cache = False
         return True
 
     def pass_on(self, folder: Path) -> None:

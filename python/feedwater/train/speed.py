@@ -51,10 +51,10 @@ class Speed:
         )
         device = settings.augment_on == "device"
         augments = settings.noise is not None or settings.time_masks > 0
-        self._say(
-            "noise and masks on the device", device if augments else None,
-            "not asked for" if not augments else "no core is needed for them" if device else "the cores do it: --augment-on device",
-        )
+        why = "not asked for"
+        if augments:
+            why = "the cores do it; --augment-on device" if not device else "no core is needed" if self.cuda else "as asked for"
+        self._say("noise and masks on the device", device if augments else None, why)
 
     def _say(self, name: str, on: bool | None, why: str) -> None:
         self.choices.append(Choice(name, {True: "on", False: "off", None: "not here"}[on], why))
@@ -123,4 +123,4 @@ class Speed:
 
     def lines(self) -> list[str]:
         """What was chosen, for the start of a run."""
-        return [f"{choice.name:28} {choice.state:9} {choice.why}" for choice in self.choices]
+        return [f"{choice.name:30} {choice.state:9} {choice.why}" for choice in self.choices]

@@ -51,8 +51,8 @@ class Took:
 class Teller:
     """Tells what happens, and writes it down. In a group, only the first process' does."""
 
-    def __init__(self, settings: Settings, *, first: bool) -> None:
-        self.settings, self.first = settings, first
+    def __init__(self, settings: Settings, *, first: bool, world: int = 1) -> None:
+        self.settings, self.first, self.world = settings, first, world
         self.speaks = first and not settings.json
         self.folder = settings.output_dir
         self.clock = Clock()
@@ -170,7 +170,7 @@ class Teller:
         seconds = max(now - self.began, 1e-9)
         pace = max(step - self.first_step, 1) / seconds
         left = (self.steps - step) / pace
-        line = f"step {step}/{self.steps}  loss {self.loss:.4f}  {pace:.2f} steps/s  {self.rows / seconds:.1f} samples/s"
+        line = f"step {step}/{self.steps}  loss {self.loss:.4f}  {pace:.2f} steps/s  {self.rows * self.world / seconds:.1f} samples/s"
         line += f"  busy {100 * self.busy:.1f} %  {int(left // 60)}:{int(left % 60):02} left"
         print(("\r\x1b[K" if self._terminal else "") + line, file=sys.stderr, end="" if self._terminal else "\n", flush=True)
 
@@ -216,6 +216,8 @@ _PACKAGES = {"tensorboard": "torch.utils.tensorboard", "wandb": "wandb", "mlflow
 def _sink(name: str, settings: Settings, say: Callable[[str], None]) -> Sink | None:
     if name == "none":
         return None
+    # TensorBoard imports TensorFlow where that is, which has much to say.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         module: Any = importlib.import_module(_PACKAGES[name])
     except ImportError as error:

@@ -171,7 +171,7 @@ impl Size {
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct Common {
     /// A dataset: `feedwater inspect` says what it is
-    #[arg(long, alias = "train-data", value_name = "DIR")]
+    #[arg(long, visible_alias = "train-data", value_name = "DIR")]
     pub(crate) data_dir: PathBuf,
     /// Where checkpoints, the record and the model go [default: runs/RECIPE]
     #[arg(long, value_name = "DIR")]
@@ -304,7 +304,7 @@ pub(crate) struct TorchOptions {
     /// Most memory of the model's GPU, in MB
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) model_gpu_memory: Option<u64>,
-    /// Pad every batch to the same shape
+    /// Pad batches to the same shape, or to few of them
     #[arg(long)]
     pub(crate) enable_static_shapes: bool,
     /// Read all files once before the first step, so that they are in memory

@@ -99,7 +99,7 @@ pub(super) fn topology(devices: &[Device]) -> Check {
             format!("use GPU {a} and GPU {b} ({near}) as the pair: --data-gpu {a} --model-gpu {b}")
         }
         _ => {
-            "two slots under one switch (PIX) would be near; as it is, one GPU for data and model: --data-gpu 0 --model-gpu 0"
+            "two slots under one switch (PIX) would be near; as it is, one GPU for data and model: --model-gpu 0"
                 .to_owned()
         }
     };

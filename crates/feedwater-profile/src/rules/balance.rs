@@ -31,7 +31,7 @@ pub(super) fn find(facts: &Facts<'_>) -> Option<Finding> {
     let (what, setting) = if data > 90.0 {
         ("prepare on the host what the data device is too slow for", "leave --data-gpu out")
     } else if data < 40.0 {
-        ("one device for both: the data device is hardly used", "--data-gpu 0 --model-gpu 0")
+        ("one device for both: the data device is hardly used", "--model-gpu 0")
     } else {
         ("a deeper queue between them", "--prefetch-buffer-size 8")
     };
