@@ -38,6 +38,11 @@ impl Checkpoints {
         (newest, wrong.iter().map(ToString::to_string).collect())
     }
 
+    /// Where the best weights are, or the newest.
+    fn best(&self, py: Python<'_>) -> Option<PathBuf> {
+        py.detach(|| self.0.best())
+    }
+
     /// Whether there is none.
     fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -69,7 +69,7 @@ def test_cnn_lstm_transcribes_as_the_native_trainer_does(short: Path, tmp_path: 
     both = ("cnn-lstm", "--data-dir", short, "--eval-data", short, "--batch-size", 4, "--max-steps", 20, "--warmup-steps", 4)
     trained(*both, "--output-dir", tmp_path / "first", "--channels", 16, "--hidden", 24)
     model = tmp_path / "first" / "checkpoints" / "step-00000020"
-    assert losses(tmp_path / "first")[-1] < 0.5 * losses(tmp_path / "first")[0]
+    assert losses(tmp_path / "first")[-1] < 0.9 * losses(tmp_path / "first")[0]
     trained(*both, "--output-dir", tmp_path / "torch", "--model", model)
     built = os.environ.get("FEEDWATER_BUILT")
     if not built:

@@ -28,6 +28,9 @@ pub struct Progress {
     pub feed: String,
     /// The best error rate so far, and its step.
     pub best: Option<(f64, u64)>,
+    /// The loss of that one.
+    #[serde(default)]
+    pub best_loss: Option<f64>,
     /// Evaluations since.
     pub evaluations_since_best: u32,
     /// What the run was set up with; another set-up is another run.
@@ -182,6 +185,15 @@ impl Checkpoints {
             }
         }
         (None, wrong)
+    }
+
+    /// Where the best weights are, or the newest where those are not there or not whole, whichever engine wrote them.
+    pub fn best(&self) -> Option<PathBuf> {
+        let newest = self.newest_whole().0?;
+        let progress = fs::read(newest.join(PROGRESS)).unwrap_or_default();
+        let progress: serde_json::Value = serde_json::from_slice(&progress).unwrap_or_default();
+        let best = progress["best"][1].as_u64().map(|step| self.path(step));
+        Some(best.filter(|path| check(path).is_ok()).unwrap_or(newest))
     }
 
     /// The newest that is whole, read, and what was wrong with those that are newer.

@@ -2,6 +2,7 @@
 //! and a checkpoint. What it does is told in [`Event`]s, so that it prints nothing itself.
 
 use std::{
+    cmp::Ordering::Less,
     path::{Path, PathBuf},
     sync::{
         atomic::{AtomicBool, Ordering},
@@ -253,6 +254,7 @@ impl<R: Recipe + ?Sized> Trainer<'_, R> {
             step: 0,
             feed: String::new(),
             best: None,
+            best_loss: None,
             evaluations_since_best: 0,
             settings: serde_json::to_value(settings).expect("settings are plain data"),
         };
@@ -350,10 +352,15 @@ impl<R: Recipe + ?Sized> Trainer<'_, R> {
             {
                 let score = self.evaluate(&run.weights, held_out, took.step)?;
                 let best = &mut run.progress.best;
-                let better = best.is_none_or(|(best, _)| score.judged() < best);
+                let before = run.progress.best_loss.unwrap_or(f64::INFINITY);
+                // As long as all is wrong, a smaller loss is how it gets better.
+                let better = best.is_none_or(|(best, _)| {
+                    (score.judged(), score.loss).partial_cmp(&(best, before)) == Some(Less)
+                });
                 run.progress.evaluations_since_best += 1;
                 if better {
                     *best = Some((score.judged(), took.step));
+                    run.progress.best_loss = Some(score.loss);
                     run.progress.evaluations_since_best = 0;
                 }
                 save |= better;

@@ -112,12 +112,10 @@ pub fn model_in(folder: &Path) -> Result<PathBuf> {
         return Ok(folder.to_owned());
     }
     let checkpoints = Checkpoints::new(folder.join("checkpoints"));
-    let (newest, _) = checkpoints.newest();
-    let newest = newest.ok_or_else(|| {
+    checkpoints.best().ok_or_else(|| {
         Error::config(
             format!("there is no model in `{}`", folder.display()),
             "a folder with a `config.json`, or the --output-dir of `feedwater train`",
         )
-    })?;
-    Ok(checkpoints.model(&newest.progress).unwrap_or(newest.path))
+    })
 }

@@ -26,6 +26,7 @@ class Progress:
     epoch: int = 0
     feed: dict[str, Any] = field(default_factory=dict)
     best: tuple[float, int] | None = None
+    best_loss: float | None = None
     evaluations_since_best: int = 0
     # How a step is divided; their product with the number of processes is the effective batch.
     batch_size: int = 0

@@ -65,6 +65,8 @@ class Summary:
         if self.held_out is not None:
             shares = ", ".join(f"{name} {100 * value:.1f} %" for name, value in self.held_out.items() if name != "loss")
             lines.append(f"held out  loss {self.held_out['loss']:.3f}{', ' if shares else ''}{shares}")
+            if self.held_out.get("cer", 0.0) > 0.99:
+                lines.append("hint      nothing is right yet: train longer (--max-steps), or on more clips")
         return "\n".join([*lines, *([f"model     {self.model}"] if self.model else [])])
 
 
@@ -166,8 +168,11 @@ def _run(
                 teller.settle()
                 # All have computed it, perhaps not to the last bit; what follows from it all have to do alike.
                 score = group.from_first(evaluate(recipe, model, tried, speed, places))
-                better = progress.best is None or score.judged < progress.best[0]
-                progress.best = (score.judged, progress.step) if better else progress.best
+                before = (math.inf, math.inf) if progress.best is None else (progress.best[0], progress.best_loss or math.inf)
+                # As long as all is wrong, a smaller loss is how it gets better.
+                better = (score.judged, score.loss) < before
+                if better:
+                    progress.best, progress.best_loss = (score.judged, progress.step), score.loss
                 progress.evaluations_since_best = 0 if better else progress.evaluations_since_best + 1
                 last = {"loss": score.loss, **score.shares}
                 teller.scored(progress.step, score, better)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from feedwater import _core
 from feedwater.pipeline import Batch, Pipeline, open
 from feedwater.train.settings import Settings, Wrong
 
@@ -85,7 +86,7 @@ class Recipe:
             return False
         enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         # transformers would say at length that both do not go together.
-        self.model.config.use_cache = False
+        self.model.config.use_cache = False  # type: ignore[union-attr]
         return True
 
     def pass_on(self, folder: Path) -> None:
@@ -157,7 +158,7 @@ def model_folder(name: str) -> Path:
     """A folder on this machine with a model: that one, a run's best checkpoint, or one from the hub."""
     folder = Path(name)
     if folder.is_dir():
-        return newest_model(folder)
+        return model_in(folder)
     if name.startswith((".", "/", "~")) or name.count("/") != 1:
         raise Wrong(
             f"there is no folder `{name}`",
@@ -176,13 +177,13 @@ def model_folder(name: str) -> Path:
         ) from error
 
 
-def newest_model(folder: Path) -> Path:
-    """The folder with the weights: itself, or the newest checkpoint of a run."""
+def model_in(folder: Path) -> Path:
+    """The folder with the weights: itself, or the best checkpoint of a run."""
     if (folder / "config.json").is_file():
         return folder
-    steps = sorted((folder / "checkpoints").glob("step-*"))
-    if steps:
-        return steps[-1]
+    best = _core.Checkpoints(folder / "checkpoints").best()
+    if best is not None:
+        return Path(best)
     raise Wrong(f"`{folder}` has no config.json", "a folder in Hugging Face's format, or a run's --output-dir")
 
 

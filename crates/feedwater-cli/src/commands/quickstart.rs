@@ -54,7 +54,7 @@ Run again, it goes on where it was, or shows what it has. Ctrl-C loses nothing.
 
 Examples:
   feedwater quickstart
-  feedwater quickstart --out /tmp/try --steps 600
+  feedwater quickstart --out /tmp/try --steps 1200
 
 Exit codes:
   0  all of it was done
@@ -101,6 +101,17 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     heading(1, "Data: Morse code as a radio plays it");
     let (train, tried) = (out.join("train"), out.join("tried"));
     let clips = options.clips.to_string();
+    if !Checkpoints::new(out.join("model").join("checkpoints")).is_empty()
+        && let Ok(before) = source::open(&train)
+        && before.len() != u64::from(options.clips)
+    {
+        return Err(miette!(
+            help = format!("--clips {} goes on with it; another --out begins anew", before.len()),
+            "the model in `{}` learns from {} clips",
+            out.display(),
+            before.len()
+        ));
+    }
     generate::quietly("morse", &train, &["--clips", &clips, "--seed", "11", "--force"])?;
     generate::quietly("morse", &tried, &["--clips", TRIED, "--seed", "99", "--force"])?;
     let open = |path: &Path| source::open(path).map_err(|error| miette!("{error}"));
@@ -133,10 +144,10 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     };
     say(&trained);
 
-    heading(4, "Listening: clips that it never saw");
+    heading(4, "Listening: clips that it did not learn from");
     let heard = listen(&folder, held_out)?;
     let (letters, words) = (heard.letters, heard.words);
-    say(&format!("clip      {}", heard.example.key));
+    say(&format!("clip      {}", tried.join(&heard.example.key).display()));
     say(&format!("is        {}", heard.example.is));
     say(&format!("heard     {}", heard.example.heard));
     say(&format!(
@@ -159,7 +170,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
          feedwater transcribe {} YOUR.wav\n  \
          feedwater profile YOUR-DATA\n  \
          feedwater profile -- python your_training_script.py\n  \
-         feedwater train whisper --data-dir {} --model-size tiny --max-seconds 12",
+         feedwater train whisper --data-dir {} --model-size tiny --max-seconds 12 --max-steps 40",
         word(&folder),
         word(&train)
     ));

@@ -122,7 +122,15 @@ fn left_out(bad: &Path) -> Option<String> {
 /// The trainer's errors as the command tells them.
 #[expect(clippy::needless_pass_by_value, reason = "it is what `map_err` gives")]
 pub(crate) fn told(error: feedwater_train::Error) -> miette::Report {
-    miette!("{error}")
+    let text = error.to_string();
+    match text.split_once("\nhint: ") {
+        // The engine's hints are in its own words, which are no flags.
+        Some((what, hint)) if hint.contains("Policy::") || hint.contains("`.") => miette!(
+            help = "`feedwater inspect` shows what the samples are; quarantine.jsonl in --output-dir, why some were left out",
+            "{what}"
+        ),
+        _ => miette!("{text}"),
+    }
 }
 
 /// Set by the first Ctrl-C: the run ends after the step that it is at. The second ends the program. Where there are no such

@@ -15,7 +15,7 @@ use feedwater_train::{
         fitting,
         whisper::Whisper,
     },
-    trainer::{Ended, Settings, Summary},
+    trainer::{Ended, Score, Settings, Summary, Wrong},
     transcriber::model_in,
     vocabulary::Vocabulary,
     weights::{Weights, read_safetensors},
@@ -444,6 +444,11 @@ fn as_text(summary: &Summary, seconds: f64) -> String {
     )];
     if let Some(score) = &summary.last {
         lines.push(format!("held out  loss {:.3}{}", score.loss, wrong_in_words(score)));
+    }
+    if let Some(Score { wrong: Wrong::Texts { cer, .. }, .. }) = &summary.last
+        && *cer > 0.99
+    {
+        lines.push("hint      nothing is right yet: train longer (--max-steps), or on more clips".to_owned());
     }
     if let Some(model) = &summary.model {
         lines.push(format!("model     {}", model.display()));
