@@ -108,6 +108,10 @@ class Checkpoints:
         """
         An empty folder to write the files of a checkpoint into.
         """
+    def best(self, /) -> Path | None:
+        """
+        Where the best weights are, or the newest.
+        """
     def finish(self, /, step: SupportsIndex, best: SupportsIndex | None) -> Path:
         """
         Makes a checkpoint of what was begun; those that are not needed any more go.

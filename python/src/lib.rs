@@ -50,6 +50,7 @@ mod _core {
     /// A `tokenizer.json` of the letters of all texts of a dataset, behind some tokens of a model; without any, behind
     /// the blank of CTC.
     #[pyfunction]
+    #[expect(clippy::needless_pass_by_value, reason = "what Python's lists become")]
     fn letters(py: Python<'_>, data: PathBuf, tokens: Vec<String>) -> PyResult<String> {
         py.detach(|| {
             let source = feedwater::source::open(data).map_err(crate::errors::python)?;
@@ -61,6 +62,7 @@ mod _core {
 
     /// Character and word error rates of transcripts: pairs of what is right and what was heard.
     #[pyfunction]
+    #[expect(clippy::needless_pass_by_value, reason = "what Python's lists become")]
     fn error_rates(pairs: Vec<(String, String)>) -> (f64, f64) {
         let both = || pairs.iter().map(|(right, heard)| (right.as_str(), heard.as_str()));
         (metrics::cer(both()).share(), metrics::wer(both()).share())

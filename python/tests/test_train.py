@@ -224,6 +224,18 @@ def test_patience_ends_a_run_that_gets_no_better(arrays: Path, tmp_path: Path) -
     assert summary.ended == "patience" and summary.steps == 3
 
 
+def test_as_long_as_all_is_wrong_a_smaller_loss_is_better(arrays: Path, tmp_path: Path) -> None:
+    """A model that says nothing yet has every letter wrong; it went on with its first checkpoint, and patience ended it."""
+    losses = iter([3.7, 3.6, 3.65, 3.5])
+
+    def silent(toy: Toy) -> None:
+        toy.score = lambda model, batches: Score(next(losses), {"cer": 1.0})  # type: ignore[method-assign]
+
+    flags = ("--eval-steps", 1, "--early-stopping-patience", 2, "--max-steps", 4)
+    summary, _ = trained(arrays, tmp_path, *flags, change=silent)
+    assert summary.ended == "steps" and summary.best == (1.0, 4)
+
+
 def test_a_loss_that_is_no_number_ends_the_run_with_a_hint(arrays: Path, tmp_path: Path) -> None:
     def spoil(toy: Toy) -> None:
         toy.spoil = lambda at, loss: loss * (math.nan if at == 5 else 1)

@@ -47,7 +47,7 @@ enum Command {
     #[cfg(feature = "train")]
     Transcribe(commands::transcribe::Options),
     /// Train a model, with PyTorch or without Python
-    Train(commands::train::Options),
+    Train(Box<commands::train::Options>),
 }
 
 /// Runs the command with its arguments, the program's name first, and gives back its exit code.
@@ -65,7 +65,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Doctor(options) => commands::doctor::run(&options),
         Command::Advise(options) => commands::advise::run(&options),
         Command::Monitor(options) => commands::monitor::run(&options),
-        Command::Train(options) => commands::train::run(options, &arguments),
+        Command::Train(options) => commands::train::run(*options, &arguments),
         #[cfg(feature = "train")]
         Command::Quickstart(options) => commands::quickstart::run(&options),
         #[cfg(feature = "train")]

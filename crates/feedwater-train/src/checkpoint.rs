@@ -76,6 +76,10 @@ impl Checkpoints {
     /// Writes one, and takes away those that are not needed any more.
     ///
     /// `also` writes what belongs beside the weights.
+    ///
+    /// # Panics
+    ///
+    /// Never: progress is plain data.
     pub fn write(
         &self,
         progress: &Progress,

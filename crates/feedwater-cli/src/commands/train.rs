@@ -371,7 +371,7 @@ pub(crate) enum Strategy {
     Ddp,
     /// A shard of it, by PyTorch's FSDP2
     Fsdp,
-    /// A shard of it, by DeepSpeed's ZeRO
+    /// A shard of it, by `DeepSpeed`
     Deepspeed,
 }
 

@@ -10,8 +10,7 @@ use std::{fs, path::Path, sync::Arc};
 
 use burn_tensor::{Tensor, TensorData};
 use feedwater::{
-    Audio, Builder, Chunk, Fault, LogMel, Pipeline, ReadyBatch, Tokenize, Value as Given, WithoutTimes,
-    field, source::Source,
+    Audio, Builder, Chunk, LogMel, Pipeline, ReadyBatch, Tokenize, WithoutTimes, source::Source,
 };
 use rand_pcg::{Pcg64Mcg, rand_core::SeedableRng};
 use serde_json::{Value, json};
