@@ -43,11 +43,11 @@ use crate::{
 };
 
 const ABOUT: &str = "\
-What it does, in two or three minutes on two cores:
+What it does, in three or four minutes on two cores:
   1  makes Morse code as a radio plays it: noise, fading, other stations
   2  shows what a plain loop does to an accelerator, and what the engine does
   3  trains a model that transcribes it, on the CPU
-  4  has it transcribe clips that it never saw
+  4  has it transcribe clips that it did not learn from
   5  writes report.html
 
 Run again, it goes on where it was, or shows what it has. Ctrl-C loses nothing.
@@ -271,7 +271,7 @@ struct Heard {
     example: Example,
 }
 
-/// What the model makes of clips that it never saw.
+/// What the model makes of clips that it did not learn from.
 fn listen(folder: &Path, tried: Box<dyn Source>) -> miette::Result<Heard> {
     let transcriber = Transcriber::open(folder, &Device::flex()).map_err(told)?;
     let mut texts = std::collections::HashMap::new();
