@@ -255,7 +255,7 @@ pub(crate) mod tests {
             let refusal = settings(flags).check().expect_err(flags);
             assert!(refusal.help().unwrap().to_string().contains("for example --"), "{flags}");
         }
-        assert!(settings("--fading --snr-db -5..10 --min_seconds 3").check().is_ok());
+        assert!(settings("--fading --snr-db -5..10 --min-seconds 3").check().is_ok());
     }
 
     #[test]

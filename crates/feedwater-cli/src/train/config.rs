@@ -102,7 +102,7 @@ mod tests {
         let spliced = spliced(words.map(OsString::from).to_vec()).unwrap();
         let spliced: Vec<&str> = spliced.iter().map(|word| word.to_str().unwrap()).collect();
         let mut expected =
-            vec!["feedwater", "train", "tts", "--num-workers=24", "--prefetch-buffer-size=6", "--bf16"];
+            vec!["feedwater", "train", "tts", "--bf16", "--num-workers=24", "--prefetch-buffer-size=6"];
         expected.extend(["--config", file, "--num-workers", "2"]);
         assert_eq!(spliced, expected);
     }
