@@ -219,7 +219,7 @@ fn what_cannot_be_used_is_said_in_a_sentence_with_a_hint() {
     fs::write(data.join("metadata.jsonl"), long).unwrap();
     // In an evaluation every sample has its turn.
     let again = at("again");
-    first[5] = text(&again);
+    first[7] = text(&again);
     first.extend(["--eval-data", text(&data)]);
     let done = feedwater(&first);
     let told = String::from_utf8_lossy(&done.stderr);
