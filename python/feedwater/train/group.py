@@ -58,7 +58,8 @@ class Group:
         """Waits for the others, who do the same."""
         if not self.several or dist.is_initialized():
             return
-        backend = "nccl" if device.type == "cuda" else "gloo"
+        # Windows has no NCCL.
+        backend = "nccl" if device.type == "cuda" and dist.is_nccl_available() else "gloo"
         store, rank, world = next(rendezvous("env://", timeout=_PATIENCE))
         # torchrun keeps its store when it starts processes again, with the addresses of those that died in it.
         # One process may join more than once, for one run after the other.
