@@ -166,7 +166,7 @@ def test_features_made_on_the_device_are_the_engines(short: Path, tmp_path: Path
     trained("tts", "--train-data", short, "--output-dir", tmp_path, "--max-steps", 2, "--augment-on", "device", "--noise", 0.01)
 
 
-def test_the_model_of_both_engines_is_one(short: Path, tmp_path: Path) -> None:
+def test_the_bins_around_the_tone_are_even_and_padding_is_zero() -> None:
     torch.manual_seed(1)
     features = torch.randn(3, 80, 61)
     there = torch.arange(61) < torch.tensor([61, 40, 7])[:, None]

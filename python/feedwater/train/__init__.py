@@ -7,6 +7,7 @@
 | --- | --- |
 | `loop.py` | what happens from the first batch to the last? |
 | `whisper.py`, `lm.py`, `cnn_lstm.py`, `tts.py` | what is trained? A file a recipe |
+| `feed.py` | where do batches come from? |
 | `recipe.py` | what does a recipe say? |
 | `settings.py` | what was asked for? By the command's own parser |
 | `speed.py` | which settings make it fast, and why? |

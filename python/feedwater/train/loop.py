@@ -18,14 +18,14 @@ from typing import Any
 
 import torch
 
-from feedwater.pipeline import Batch, Pipeline
+from feedwater.pipeline import Pipeline
 from feedwater.torch import TorchLoader
 from feedwater.train import memory
 from feedwater.train.checkpoints import Checkpoints, Progress, read_progress, read_trainer
+from feedwater.train.feed import Feed, loader_of, sized, steps_of
 from feedwater.train.group import Group, gradients, norm_of, own
 from feedwater.train.places import Places, choose
-from feedwater.train.recipe import Recipe, Tensors, parts_of, rows_in, rows_of
-from feedwater.train.relay import Between, CudaBetween, Relay
+from feedwater.train.recipe import Recipe, Tensors, only, parts_of, rows_in
 from feedwater.train.settings import Settings, Wrong
 from feedwater.train.speed import Speed
 from feedwater.train.tell import Teller, Took, folder_of
@@ -34,8 +34,6 @@ from feedwater.train.zero import Zero
 STOPPED = 130
 # What `--batch-size auto` keeps: the effective batch is this times the accumulation that was asked for.
 USUAL_BATCH = 16
-# Batches by which the length of an epoch is estimated, where documents are packed.
-_LOOKED_AT = 200
 
 
 @dataclass
@@ -103,9 +101,9 @@ def _run(
         step_of.zero = Zero(
             settings, group, model, optimizer, batch_size=batch_size, accumulation=accumulation, dtype=speed.dtype
         )
-    loader = _loader(learned, settings, batch_size, group, places)
+    loader = loader_of(learned, settings, batch_size, group, places)
     # Everywhere the same, whoever evaluates: with shards, all have to.
-    tried = _loader(held, settings, batch_size, None, places)
+    tried = loader_of(held, settings, batch_size, None, places)
     if progress.feed:
         trainer = read_trainer(found) if found is not None else {}
         if step_of.zero is not None:
@@ -118,7 +116,7 @@ def _run(
             speed.scaler.load_state_dict(trainer["scaler"])
         loader.load_state_dict(progress.feed)
     progress.batch_size, progress.settings = batch_size * group.world * accumulation, settings.saved()
-    steps = settings.max_steps or _steps(settings, loader, batch_size, accumulation, group)
+    steps = settings.max_steps or steps_of(settings, loader, batch_size, accumulation, group)
     step_of.steps, step_of.parts = steps, progress.parts
 
     for line in [
@@ -136,12 +134,10 @@ def _run(
     asked_to_stop = _listen()
     ended, last, saved = "steps", None, progress.step
 
-    def save(mark: Took | None = None) -> None:
+    def save() -> None:
         nonlocal saved
         teller.settle()
         saved, progress.feed = progress.step, batches.state
-        if mark is not None:
-            mark.mark = "checkpoint"
         weights = group.weights(model)
         state: dict[str, Any] = {"scaler": speed.scaler.state_dict()}
         if step_of.zero is not None:
@@ -164,7 +160,6 @@ def _run(
             teller.took(took)
             due = progress.step == steps or stop
             if tried.samples and (progress.step % settings.eval_steps == 0 or due) and not stop:
-                took.mark = "evaluation"
                 teller.settle()
                 # All have computed it, perhaps not to the last bit; what follows from it all have to do alike.
                 score = group.from_first(evaluate(recipe, model, tried, speed, places))
@@ -304,7 +299,8 @@ class Steps:
         if self.zero is not None:
             return self.zero.step(self.device)
         grads = gradients(self.parameters)
-        self.speed.scaler.unscale_(self.optimizer) if self.speed.scaler.is_enabled() else None
+        if self.speed.scaler.is_enabled():
+            self.speed.scaler.unscale_(self.optimizer)
         # Processes' gradients were averaged; what is wanted is their sum over all guesses.
         factor = USUAL_BATCH * self.group.world / guesses.clamp(min=1)
         norm = norm_of(grads) * factor
@@ -350,82 +346,6 @@ class Steps:
         teller.say(f"memory    did not suffice for {rows} samples: now {-(-rows // 2)} at a time, and as many more times")
 
 
-class Feed(Iterator[Tensors]):
-    """Batches on the model's device, prepared, epoch after epoch; and the place to go on from."""
-
-    def __init__(
-        self, loader: TorchLoader, recipe: Recipe, places: Places, settings: Settings, between: Between | None = None
-    ) -> None:
-        self.loader, self.recipe, self.settings, self.places = loader, recipe, settings, places
-        self.epoch = loader.epoch
-        self._between = between
-        if between is None and not places.are_one and places.model.type == places.data.type == "cuda":
-            self._between = CudaBetween(places)
-        self._batches = self._flow()
-        self._relay = None
-        if self._between is not None:
-            self._relay = Relay(self._batches, self._prepared, self._between, loader.state_dict)
-        self._worked = 0
-        self._alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
-        self._good: Tensors | None = None
-
-    def _flow(self) -> Iterator[Tensors]:
-        empty = 0
-        while True:
-            self.epoch = self.loader.epoch
-            empty += 1
-            for batch in self.loader:
-                empty = 0
-                if any(batch["valid"]) or self._alone:
-                    self._good = batch
-                elif self._good is not None:
-                    # All were bad. Others wait for this process' gradients: what was there before counts nothing.
-                    batch = rows_of(self._good, 0, 1)
-                    batch.about["valid"] = [False]
-                if batch:
-                    yield batch
-            # The rest of the epoch in which a run goes on may be none.
-            if empty > 1:
-                raise Wrong("an epoch has no batch", "are all samples bad? quarantine.jsonl in --output-dir says why")
-
-    def _prepared(self, batch: Tensors) -> Tensors:
-        generator = None
-        if self.settings.augment_on == "device":
-            generator = torch.Generator(device=self.places.data)
-            # Of the batch's place alone: the same after every resume.
-            place = (self.settings.seed * 1_000_003 + int(batch["epoch"])) * 1_000_003 + int(batch["step"])
-            # Each process has other samples in it.
-            generator.manual_seed(place * 4_099 + int(os.environ.get("RANK", "0")))
-        return self.recipe.prepare(batch, learning=True, generator=generator)
-
-    def __next__(self) -> Tensors:
-        if self._relay is not None:
-            return next(self._relay)
-        return self._prepared(next(self._batches)).to(self.places.model)
-
-    @property
-    def last_input(self) -> dict[str, Any] | None:
-        """How the last batch was made."""
-        return self.loader.last_input
-
-    @property
-    def state(self) -> dict[str, Any]:
-        """The place after the batch that was handed over last."""
-        state: dict[str, Any] = self.loader.state_dict() if self._relay is None else self._relay.consumed
-        return state
-
-    def data_busy(self, wall_nanos: int) -> float | None:
-        """The share of the time in which the data's device worked, where it is another."""
-        if not isinstance(self._between, CudaBetween):
-            return None
-        self._worked += self._between.busy_nanos()
-        return self._worked / max(wall_nanos, 1)
-
-    def close(self) -> None:
-        """Ends it."""
-        self._batches.close()  # type: ignore[attr-defined]
-
-
 def evaluate(recipe: Recipe, model: torch.nn.Module, loader: TorchLoader, speed: Speed, places: Places) -> Any:
     """How the model does on what it does not learn from."""
     inner = own(model)
@@ -448,22 +368,6 @@ def evaluate(recipe: Recipe, model: torch.nn.Module, loader: TorchLoader, speed:
             return recipe.score(inner, batches())
     finally:
         inner.train()
-
-
-def only(batch: Tensors, valid: list[bool]) -> Tensors:
-    """A batch without its holes."""
-    wanted = [at for at, there in enumerate(valid) if there]
-    kept = rows_of(batch, 0, rows_in(batch))
-    rows = torch.tensor(wanted)
-    about: dict[str, Any] = {}
-    for name, value in kept.about.items():
-        if isinstance(value, (list, tuple)) and len(value) == len(valid):
-            about[name] = [value[at] for at in wanted]
-        elif name == "texts":
-            about[name] = {field: [texts[at] for at in wanted] for field, texts in value.items()}
-        else:
-            about[name] = value
-    return Batch({name: tensor[rows.to(tensor.device)] for name, tensor in kept.items()}, about)
 
 
 # What comes before the first step
@@ -528,7 +432,7 @@ def _divided(
     wanted = USUAL_BATCH * accumulation
     if progress.batch_size:
         wanted = progress.batch_size // group.world
-    pipeline = _sized(learned, settings, min(wanted, 32)).ranks(0, 1)
+    pipeline = sized(learned, settings, min(wanted, 32)).ranks(0, 1)
     batch = next(iter(pipeline.torch(device=str(step_of.device))))
     batch = recipe.prepare(batch, learning=True, generator=None).to(step_of.device)
 
@@ -543,7 +447,7 @@ def _divided(
     if group.first:
         # By itself: others would have to try the same at the same time.
         shared, step_of.model = step_of.model, own(step_of.model)
-        trials = memory.look(wanted, memory.attempt(recipe, batch, step_of.device, step))
+        trials = memory.look(wanted, memory.attempt(batch, step_of.device, step))
         step_of.model = shared
         step_of.forget()
         teller.say(f"batch     {'; '.join(map(str, trials))}")
@@ -552,50 +456,6 @@ def _divided(
     accumulation = wanted // size
     teller.say(f"batch     {size} at a time, {accumulation} times: nearly as fast as any, and {wanted} samples a step as asked for")
     return size, accumulation
-
-
-def _sized(pipeline: Pipeline, settings: Settings, batch_size: int) -> Pipeline:
-    pipeline = pipeline.with_batch_size(batch_size).seed(settings.seed).prefetch(settings.prefetch)
-    if settings.threads:
-        pipeline = pipeline.threads(settings.threads)
-    rank = os.environ.get("RANK", "0")
-    name = "quarantine.jsonl" if rank == "0" else f"quarantine.rank{rank}.jsonl"
-    return pipeline.policy("skip", quarantine=settings.output_dir / name)
-
-
-def _loader(pipeline: Pipeline, settings: Settings, batch_size: int, group: Group | None, places: Places) -> TorchLoader:
-    """Batches to learn from in a group, or to try the model on without one."""
-    pipeline = _sized(pipeline, settings, batch_size)
-    if group is None:
-        return pipeline.shuffle(False).ranks(0, 1).torch(device=str(places.data))
-    pipeline = pipeline.ranks(group.rank, group.world)
-    # Every process has a batch in every step, and one process has the steps of several. What an epoch leaves over comes in
-    # another: in which, the order decides.
-    if group.several or len(pipeline) >= batch_size:
-        pipeline = pipeline.drop_last()
-    return pipeline.torch(device=str(places.data))
-
-
-def _steps(settings: Settings, loader: TorchLoader, batch_size: int, accumulation: int, group: Group) -> int:
-    """How many steps the epochs that were asked for have."""
-    try:
-        batches = float(len(loader))
-    except TypeError:
-        # Packed: by how many documents went into the first batches.
-        looked = _sized(loader.pipeline, settings, batch_size).ranks(0, 1).shuffle(True).numpy()
-        documents: set[str] = set()
-        seen = 0
-        for seen, batch in enumerate(looked, start=1):
-            documents.update(batch["keys"])
-            if seen >= _LOOKED_AT:
-                break
-        batches = seen * loader.samples / max(len(documents), 1) / group.world
-    if batches < 1:
-        raise Wrong(
-            f"there are {loader.samples} samples, and a step of all processes takes {batch_size * group.world}",
-            "a smaller --batch-size",
-        )
-    return max(math.ceil(batches * settings.num_epochs / accumulation), 1)
 
 
 def _about(loader: TorchLoader, places: Places, batch_size: int) -> dict[str, Any]:

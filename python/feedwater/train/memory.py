@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from feedwater.train.recipe import Recipe, Tensors, rows_in
+from feedwater.train.recipe import Tensors, rows_in
 from feedwater.train.settings import Wrong
 
 # What a batch that is longer than those that were tried may need more.
@@ -70,7 +70,7 @@ def look(most: int, attempt: Callable[[int], Trial]) -> list[Trial]:
     return trials
 
 
-def attempt(recipe: Recipe, batch: Tensors, device: torch.device, step: Callable[[Tensors], None]) -> Callable[[int], Trial]:
+def attempt(batch: Tensors, device: torch.device, step: Callable[[Tensors], None]) -> Callable[[int], Trial]:
     """Steps with so many copies of the longest rows of a batch, and how fast they are."""
 
     def rows(size: int) -> Tensors:

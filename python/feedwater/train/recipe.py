@@ -123,6 +123,22 @@ def rows_of(batch: Tensors, begin: int, end: int) -> Tensors:
     return Batch({name: tensor[begin:end] for name, tensor in batch.items()}, about)
 
 
+def only(batch: Tensors, valid: list[bool]) -> Tensors:
+    """A batch without its holes."""
+    wanted = [at for at, there in enumerate(valid) if there]
+    kept = rows_of(batch, 0, rows_in(batch))
+    rows = torch.tensor(wanted)
+    about: dict[str, Any] = {}
+    for name, value in kept.about.items():
+        if isinstance(value, (list, tuple)) and len(value) == len(valid):
+            about[name] = [value[at] for at in wanted]
+        elif name == "texts":
+            about[name] = {field: [texts[at] for at in wanted] for field, texts in value.items()}
+        else:
+            about[name] = value
+    return Batch({name: tensor[rows.to(tensor.device)] for name, tensor in kept.items()}, about)
+
+
 def rows_in(batch: Tensors) -> int:
     """How many rows a batch has."""
     return next((len(tensor) for tensor in batch.values()), 0)
@@ -186,7 +202,3 @@ def model_in(folder: Path) -> Path:
         return Path(best)
     raise Wrong(f"`{folder}` has no config.json", "a folder in Hugging Face's format, or a run's --output-dir")
 
-
-def plain(value: Any) -> float:
-    """A number of a tensor."""
-    return float(value.item()) if isinstance(value, torch.Tensor) else float(value)

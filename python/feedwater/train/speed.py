@@ -72,7 +72,7 @@ class Speed:
                 why = "this GPU has no bf16; losses are scaled"
         elif wish in ("bf16", "f16") and self.settings.device is None:
             # It was meant for a GPU.
-            chosen, why = "f32", f"{wish} is several times slower than f32 on most CPUs; --device cpu insists on it"
+            chosen, why = "f32", f"{wish} was several times slower than f32 where it was tried; --device cpu insists on it"
         else:
             chosen = wish or "f32"
             why = "asked for" if chosen != "f32" else "the CPU computes in f32 fastest"

@@ -44,7 +44,6 @@ class Took:
     numbers: torch.Tensor | None = None
     # Whether losses are scaled, so that gradients may overflow and be skipped.
     scaled: bool = False
-    mark: str | None = None
     input: dict[str, Any] | None = None
 
 
@@ -59,7 +58,7 @@ class Teller:
         self.writer: Writer | None = None
         self.sinks: list[Sink] = []
         self.first_step = self.steps = 0
-        self.wall = self.wait = self.data_work = self.rows = 0
+        self.wall = self.wait = self.rows = 0
         self.began = time.perf_counter()
         self.loss = float("nan")
         self._waiting: deque[Took] = deque()
@@ -152,8 +151,6 @@ class Teller:
         line: dict[str, Any] = {"step": took.number, "wall_nanos": wall, "epoch": took.epoch}
         line |= {f"{kind}_nanos": nanos for kind, nanos in parts.items() if nanos or kind == "wait"}
         line |= {"rows": took.rows, "loss": self.loss}
-        if took.mark is not None:
-            line["mark"] = took.mark
         if took.input is not None:
             line["input"] = took.input
         if self.writer is not None:
