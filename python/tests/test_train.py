@@ -305,7 +305,7 @@ def test_what_overflows_in_f16_is_skipped_and_the_scale_halved(arrays: Path, tmp
     step.steps = 1_000
     teller = Teller(asked, first=False)
     recipe.spoil = lambda at, loss: loss * (math.inf if at == 3 else 1)
-    batches = feed.Feed(feed.loader_of(recipe.data()[0], asked, 4, group, here), recipe, here, asked)
+    batches = feed.Feed(feed.loader_of(recipe.data()[0], asked, 4, group, here), recipe, here, asked, group)
     for at in range(6):
         step.take(at + 60, batches, 1, teller.asked(at, 0), teller, [])
         scales.append(speed.scaler.get_scale())

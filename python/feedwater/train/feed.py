@@ -25,9 +25,9 @@ class Feed(Iterator[Tensors]):
     """Batches on the model's device, prepared, epoch after epoch; and the place to go on from."""
 
     def __init__(
-        self, loader: TorchLoader, recipe: Recipe, places: Places, settings: Settings, between: Between | None = None
+        self, loader: TorchLoader, recipe: Recipe, places: Places, settings: Settings, group: Group, between: Between | None = None
     ) -> None:
-        self.loader, self.recipe, self.settings, self.places = loader, recipe, settings, places
+        self.loader, self.recipe, self.settings, self.places, self.group = loader, recipe, settings, places, group
         self.epoch = loader.epoch
         self._between = between
         if between is None and not places.are_one and places.model.type == places.data.type == "cuda":
@@ -37,8 +37,7 @@ class Feed(Iterator[Tensors]):
         if self._between is not None:
             self._relay = Relay(self._batches, self._prepared, self._between, loader.state_dict)
         self._worked = 0
-        self._alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
-        self._good: Tensors | None = None
+        self._before: Tensors | None = None
 
     def _flow(self) -> Iterator[Tensors]:
         empty = 0
@@ -47,27 +46,32 @@ class Feed(Iterator[Tensors]):
             empty += 1
             for batch in self.loader:
                 empty = 0
-                if any(batch["valid"]) or self._alone:
-                    self._good = batch
-                elif self._good is not None:
-                    # All were bad. Others wait for this process' gradients: what was there before counts nothing.
-                    batch = rows_of(self._good, 0, 1)
-                    batch.about["valid"] = [False]
-                if batch:
+                # Where all were bad there is nothing; alone, one goes on to the next.
+                if batch or self.group.several:
                     yield batch
             # The rest of the epoch in which a run goes on may be none.
             if empty > 1:
                 raise Wrong("an epoch has no batch", "are all samples bad? quarantine.jsonl in --output-dir says why")
 
     def _prepared(self, batch: Tensors) -> Tensors:
+        if not batch:
+            # Others wait for this process' gradients: a row from before stands in, and counts nothing.
+            if self._before is None:
+                raise Wrong("all samples of the first batch are bad", "quarantine.jsonl in --output-dir says why")
+            return self._before
         generator = None
         if self.settings.augment_on == "device":
             generator = torch.Generator(device=self.places.data)
             # Of the batch's place alone: the same after every resume.
             place = (self.settings.seed * 1_000_003 + int(batch["epoch"])) * 1_000_003 + int(batch["step"])
             # Each process has other samples in it.
-            generator.manual_seed(place * 4_099 + int(os.environ.get("RANK", "0")))
-        return self.recipe.prepare(batch, learning=True, generator=generator)
+            generator.manual_seed(place * 4_099 + self.group.rank)
+        prepared = self.recipe.prepare(batch, learning=True, generator=generator)
+        if self.group.several:
+            # A copy: the batch's memory is filled again.
+            self._before = rows_of(prepared, 0, 1).replaced(torch.clone)
+            self._before.about["valid"] = [False]
+        return prepared
 
     def __next__(self) -> Tensors:
         if self._relay is not None:

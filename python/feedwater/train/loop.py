@@ -11,6 +11,7 @@ import math
 import os
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,8 @@ from feedwater.train.zero import Zero
 STOPPED = 130
 # What `--batch-size auto` keeps: the effective batch is this times the accumulation that was asked for.
 USUAL_BATCH = 16
+# Steps by which a group on GPUs stops later than it was asked to.
+_LATE = 2
 
 
 @dataclass
@@ -130,7 +133,7 @@ def _run(
         teller.say(line)
     teller.start(steps, progress.step, _about(loader, places, progress.batch_size), places.model)
 
-    batches = Feed(loader, recipe, places, settings)
+    batches = Feed(loader, recipe, places, settings, group)
     asked_to_stop = _listen()
     ended, last, saved = "steps", None, progress.step
 
@@ -210,6 +213,7 @@ class Steps:
         self.steps = 0
         # Where DeepSpeed does the rest.
         self.zero: Zero | None = None
+        self._asked: deque[tuple[torch.Tensor, Any]] = deque()
         # How many parts each micro-batch is divided into, since memory did not suffice.
         self.parts = 1
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -249,8 +253,22 @@ class Steps:
         # Copied beside the work: who waited for it would hold the device up.
         took.numbers = torch.stack([sums[0] / sums[1].clamp(min=1), norm.to(sums.device)]).to("cpu", non_blocking=True)
         teller.part(took, "optimizer", began)
-        # Of a group, all have to agree; alone, nothing is asked of the device.
-        return bool(sums[2] > 0) if self.group.several else bool(asked_to_stop)
+        return self._agreed(sums[2]) if self.group.several else bool(asked_to_stop)
+
+    def _agreed(self, asked: torch.Tensor) -> bool:
+        """Whether anybody in the group has asked to stop. On a GPU, some steps ago: the device is not waited for."""
+        passed = None
+        if self.device.type == "cuda":
+            passed = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._asked.append((asked.to("cpu", non_blocking=True), passed))
+        if passed is not None:
+            passed.record()
+            if len(self._asked) <= _LATE:
+                return False
+        numbers, event = self._asked.popleft()
+        if event is not None:
+            event.synchronize()
+        return bool(numbers > 0)
 
     def forget(self) -> None:
         """As if nothing had been tried."""
