@@ -286,6 +286,20 @@ def test_a_batch_of_bad_samples_alone_is_passed_over(arrays: Path, tmp_path: Pat
     assert len({key for keys in toy.seen for key in keys}) == 28
 
 
+def test_in_a_group_a_batch_of_bad_samples_alone_is_stood_in_for(arrays: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(arrays, data)
+    (data / "even" / "000.npy").write_bytes(b"\x93NUMPY garbage")
+    asked = settings("--batch-size", 1, "--eval-data", arrays, data=data, out=tmp_path)
+    recipe, here, group = Toy(asked), Places(torch.device("cpu"), torch.device("cpu")), Group(asked)
+    loader = feed.loader_of(recipe.data()[0], asked, 1, group, here)
+    group.world = 2
+    batches = feed.Feed(loader, recipe, here, asked, group)
+    # All of an epoch: nobody waits for a process that has nothing.
+    valid = [next(batches)["valid"] for _ in range(30)]
+    assert valid.count([False]) == 1 and valid.count([True]) == 29
+
+
 def test_half_precision_reaches_the_same_loss(arrays: Path, tmp_path: Path) -> None:
     trained(arrays, tmp_path / "f32", "--max-steps", 30)
     trained(arrays, tmp_path / "bf16", "--max-steps", 30, "--bf16", "--device", "cpu")
