@@ -18,8 +18,9 @@ use sha2::{Digest as _, Sha256};
 mod facts;
 mod machine;
 mod truth;
+mod tuning;
 
-const USAGE: &str = "feedwater-bench audio|npy|text|facts|truth --data PATH [--batch-size N] [--threads N] [--epochs N] \
+const USAGE: &str = "feedwater-bench audio|npy|text|facts|truth|tuning --data PATH [--batch-size N] [--threads N] [--epochs N] \
                      [--tokenizer FILE] [--dump FILE.npy] [--hash]";
 
 /// The flags, as `peers/measure.py` has them.
@@ -65,6 +66,7 @@ fn main() {
         "text" => text(&options),
         "facts" => facts::run(&options),
         "truth" => truth::run(&options),
+        "tuning" => tuning::run(&options),
         _ => fail(USAGE),
     };
     if let Err(error) = done {

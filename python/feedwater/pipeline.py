@@ -59,11 +59,6 @@ class Pipeline:
         """Only the samples that are learned from: all but those of `held_out`."""
         return Pipeline(self._path, self._calls, (every, False))
 
-    def _setting(self, name: str, default: Any = None) -> Any:
-        """The last argument of a call that was made."""
-        found = [args[0] for call, args, _ in self._calls if call == name and args]
-        return found[-1] if found else default
-
     # What becomes of each sample.
 
     def decode(self, rate: int | str | None = 16_000) -> Pipeline:
@@ -191,13 +186,45 @@ class Pipeline:
 
     # How it runs.
 
-    def threads(self, threads: int) -> Pipeline:
-        """How many worker threads. Default: as many as this process may use cores."""
-        return self._with("threads", threads)
+    def threads(self, threads: int | str) -> Pipeline:
+        """How many worker threads. Default: `"auto"`, as many as steps need, found out while they run.
 
-    def prefetch(self, batches: int) -> Pipeline:
-        """How many batches are made ahead. Default: 3."""
-        return self._with("prefetch", batches)
+        No more compute than this process may use cores; `LOCAL_WORLD_SIZE` processes share those of a machine. What was
+        changed, why and what came of it is in `report()["tuning"]`.
+        """
+        return self._auto("threads", threads)
+
+    def prefetch(self, batches: int | str) -> Pipeline:
+        """How many batches are made ahead. Default: `"auto"`, 3 to begin with and more where that makes steps shorter."""
+        return self._auto("prefetch", batches)
+
+    def cpu_ceiling(self, share: float) -> Pipeline:
+        """The share of the cores that threads may keep busy, where their number is not said. Default: all of them."""
+        return self._with("cpu_ceiling", float(share))
+
+    def _auto(self, name: str, value: int | str) -> Pipeline:
+        if isinstance(value, str) and value != "auto":
+            raise ValueError(f'`{name}` is `{value}`\nhint: a number, or "auto"')
+        return self._with(name, None if isinstance(value, str) else value)
+
+    def cache(
+        self,
+        level: str = "auto",
+        *,
+        folder: str | os.PathLike[str] | None = None,
+        dtype: str | None = None,
+        key: str = "path",
+        most_bytes: int | None = None,
+    ) -> Pipeline:
+        """Keeps what is the same each time, so that the second epoch does not make it again.
+
+        `level` is `raw` (the bytes of files), `decoded`, `features` (all up to the first stage that is random), `ram` (the
+        same, in memory), `auto` (what pays) or `off`. `folder` defaults to `FEEDWATER_CACHE`, or `feedwater` in the user's
+        folder for caches; several processes may share it. `dtype` is that of the numbers that are kept: `float32`,
+        `float16` or `bfloat16`; unless it is said, batches are the same to the last bit. `key` says by what a file is
+        known: `path` (with its size and time) or `content`. `most_bytes` is a ceiling: what was not used for longest goes.
+        """
+        return self._with("cache", level, None if folder is None else Path(folder), dtype, key, most_bytes)
 
     def budget_bytes(self, budget: int) -> Pipeline:
         """How many bytes the batches that are ready or under way may take. Default: 2 GiB."""
@@ -263,7 +290,7 @@ class Pipeline:
 
     def __len__(self) -> int:
         """How many samples there are, after long clips were cut."""
-        return self.build().samples()
+        return self.cache("off").build().samples()
 
     def __bool__(self) -> bool:
         return True
@@ -279,6 +306,7 @@ class Pipeline:
             raise FileNotFoundError(str(error)) from None
         if not any(name == "ranks" for name, _, _ in self._calls):
             builder.ranks(*_environment_ranks())
+        builder.share_cores(max(_number("LOCAL_WORLD_SIZE", 1), 1))
         for name, args, kwargs in self._calls:
             getattr(builder, name)(*args, **kwargs)
         if buffers is not None:
@@ -303,10 +331,14 @@ def _sized(said: dict[str, Any], size: int) -> dict[str, Any]:
 
 
 def _environment_ranks() -> tuple[int, int]:
+    return _number("RANK", 0), _number("WORLD_SIZE", 1)
+
+
+def _number(name: str, default: int) -> int:
     try:
-        return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        return int(os.environ.get(name, default))
     except ValueError as error:
-        raise ValueError(f"RANK and WORLD_SIZE must be numbers: {error}") from None
+        raise ValueError(f"{name} must be a number: {error}") from None
 
 
 class Batch(dict[str, Array], Generic[Array]):
@@ -480,13 +512,14 @@ class Loader(Generic[Array]):
 
     def settings(self) -> dict[str, Any]:
         """How it is set up: `settings` of a record."""
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        now = self.report()
         return {
             "loader": "feedwater",
             "data": str(self.pipeline._path),
-            "threads": self.pipeline._setting("threads", cores),
-            "prefetch": self.pipeline._setting("prefetch", 3),
+            "threads": now["threads"],
+            "prefetch": now["prefetch"],
             "batch_size": self.batch_size,
+            "cache": now.get("cache", {}).get("level"),
         }
 
     def __getstate__(self) -> dict[str, Any]:

@@ -8,8 +8,8 @@ use std::{
 };
 
 use feedwater::{
-    Audio, Batch, Chunk, DType, Gain, LogMel, Noise, Npy, Pad, Policy, SpecAugment, TimeShift, Tokenize,
-    WithoutTimes, deliver::Memory, field,
+    Audio, Batch, Cache, Chunk, DType, Gain, LogMel, Noise, Npy, Pad, Policy, SpecAugment, Threads,
+    TimeShift, Tokenize, WithoutTimes, cache::Identity, deliver::Memory, field,
 };
 use pyo3::{exceptions::PyValueError, prelude::*};
 
@@ -184,12 +184,7 @@ impl Builder {
         for (name, pad) in pad_fields.unwrap_or_default() {
             batch = batch.pad_field(name, padding(&pad)?);
         }
-        batch = batch.output(match dtype {
-            "float32" => DType::F32,
-            "float16" => DType::F16,
-            "bfloat16" => DType::BF16,
-            other => return Err(not_one_of("dtype", other, "float32, float16, bfloat16")),
-        });
+        batch = batch.output(number(dtype)?);
         if drop_last {
             batch = batch.drop_last();
         }
@@ -219,12 +214,52 @@ impl Builder {
         self.change(|builder| builder.seed(seed))
     }
 
-    fn threads(&mut self, threads: usize) -> PyResult<()> {
-        self.change(|builder| builder.threads(threads))
+    #[pyo3(signature = (threads))]
+    fn threads(&mut self, threads: Option<usize>) -> PyResult<()> {
+        self.change(|builder| builder.threads(threads.map_or(Threads::Auto, Threads::Exactly)))
     }
 
-    fn prefetch(&mut self, batches: usize) -> PyResult<()> {
-        self.change(|builder| builder.prefetch(batches))
+    #[pyo3(signature = (batches))]
+    fn prefetch(&mut self, batches: Option<usize>) -> PyResult<()> {
+        self.change(|builder| match batches {
+            Some(batches) => builder.prefetch(batches),
+            None => builder,
+        })
+    }
+
+    fn cpu_ceiling(&mut self, share: f64) -> PyResult<()> {
+        self.change(|builder| builder.cpu_ceiling(share))
+    }
+
+    fn share_cores(&mut self, processes: usize) -> PyResult<()> {
+        self.change(|builder| builder.share_cores(processes))
+    }
+
+    #[pyo3(signature = (level, folder, dtype, key, most_bytes))]
+    fn cache(
+        &mut self,
+        level: &str,
+        folder: Option<PathBuf>,
+        dtype: Option<&str>,
+        key: &str,
+        most_bytes: Option<u64>,
+    ) -> PyResult<()> {
+        let mut cache = Cache::named(level).map_err(python)?;
+        if let Some(folder) = folder {
+            cache = cache.in_folder(folder);
+        }
+        if let Some(dtype) = dtype {
+            cache = cache.dtype(number(dtype)?);
+        }
+        if let Some(bytes) = most_bytes {
+            cache = cache.most_bytes(bytes);
+        }
+        cache = cache.identity(match key {
+            "path" => Identity::Path,
+            "content" => Identity::Content,
+            other => return Err(not_one_of("key", other, "path, content")),
+        });
+        self.change(|builder| builder.cache(cache))
     }
 
     fn budget_bytes(&mut self, bytes: usize) -> PyResult<()> {
@@ -271,6 +306,15 @@ impl Builder {
         let builder = self.builder.take().ok_or_else(|| PyValueError::new_err("it was built already"))?;
         let pipeline = py.detach(|| builder.build()).map_err(python)?;
         Ok(Pipeline::new(pipeline, self.raised.clone()))
+    }
+}
+
+fn number(dtype: &str) -> PyResult<DType> {
+    match dtype {
+        "float32" | "f32" => Ok(DType::F32),
+        "float16" | "f16" => Ok(DType::F16),
+        "bfloat16" | "bf16" => Ok(DType::BF16),
+        other => Err(not_one_of("dtype", other, "float32, float16, bfloat16")),
     }
 }
 

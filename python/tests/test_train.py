@@ -296,7 +296,7 @@ def test_in_a_group_a_batch_of_bad_samples_alone_is_stood_in_for(arrays: Path, t
     group.world = 2
     batches = feed.Feed(loader, recipe, here, asked, group)
     # All of an epoch: nobody waits for a process that has nothing.
-    valid = [next(batches)["valid"] for _ in range(30)]
+    valid = [batches.placed(next(batches))["valid"] for _ in range(30)]
     assert valid.count([False]) == 1 and valid.count([True]) == 29
 
 

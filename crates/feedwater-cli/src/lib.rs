@@ -1,6 +1,7 @@
 //! The `feedwater` command, as a library: the program calls it, and so does the Python package, which brings the command
 //! along in its wheel.
 
+mod caching;
 mod commands;
 mod doctor;
 mod generate;
@@ -28,6 +29,8 @@ enum Command {
     Inspect(commands::inspect::Options),
     /// Measure whether data keeps an accelerator fed, and say why not
     Profile(commands::profile::Options),
+    /// Make, look at, check or drop what need not be done again
+    Cache(commands::cache::Options),
     /// Make a dataset to try things on
     Generate(commands::generate::Options),
     /// Say where the accelerator of a recorded run waits, what it costs and what will fix it
@@ -59,6 +62,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let done = match command {
         Command::Inspect(options) => commands::inspect::run(&options),
         Command::Profile(options) => commands::profile::run(&options),
+        Command::Cache(options) => commands::cache::run(&options),
         Command::Generate(options) => commands::generate::run(&options).map(|()| 0),
         Command::Report(options) => commands::report::run(&options),
         Command::Compare(options) => commands::compare::run(&options),

@@ -66,7 +66,7 @@ impl Prediction {
 }
 
 /// Stages whose results can be kept: the same for a sample in every epoch.
-const CACHED: &[&str] = &["source", "read", "decode", "resample", "log_mel", "tokenize", "transform"];
+const CACHED: &[&str] = &["read", "decode", "resample", "log_mel", "tokenize", "transform"];
 /// Bytes that a core reads from a cache in a second, cautiously.
 const CACHE_BYTES_PER_SECOND: f64 = 1.5e9;
 

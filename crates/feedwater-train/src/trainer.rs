@@ -58,10 +58,12 @@ pub struct Settings {
     pub patience: Option<u32>,
     /// Windows of so many batches are sorted by length.
     pub buckets: u64,
-    /// Threads that make batches; as many as there are cores, unless given. What is learned does not depend on it.
+    /// Threads that make batches; found out, unless given. What is learned does not depend on it.
     pub threads: Option<usize>,
     /// Batches made ahead; nor on this.
-    pub prefetch: usize,
+    pub prefetch: Option<usize>,
+    /// The share of the cores that making batches may keep busy; nor on this.
+    pub cpu_ceiling: Option<f64>,
 }
 
 impl Default for Settings {
@@ -81,7 +83,8 @@ impl Default for Settings {
             patience: None,
             buckets: 8,
             threads: None,
-            prefetch: 3,
+            prefetch: None,
+            cpu_ceiling: None,
         }
     }
 }
@@ -198,6 +201,8 @@ pub struct Summary {
     pub data_busy: f64,
     /// How many cores' time making batches took, where the system says so.
     pub loader_cores: f64,
+    /// What the loader did: its cache, and what it changed while it ran.
+    pub loader: feedwater::Report,
 }
 
 /// Why a run ended.
@@ -216,8 +221,16 @@ pub fn batches(builder: feedwater::Builder, settings: &Settings, training: bool)
     let batch = Batch::of(settings.batch_size).buckets(settings.buckets).pad(Pad::Longest);
     let threads = settings.threads.map_or(Threads::Auto, Threads::Exactly);
     let builder = builder.batch(batch).seed(settings.seed).shuffle(training);
-    Ok(builder.threads(threads).prefetch(settings.prefetch).build()?)
+    let mut builder = builder.threads(threads).cpu_ceiling(settings.cpu_ceiling.unwrap_or(1.0));
+    if let Some(batches) = settings.prefetch {
+        builder = builder.prefetch(batches);
+    }
+    Ok(builder.build()?)
 }
+
+/// What a run that goes on may have otherwise.
+const FREE: [&str; 7] =
+    ["max_steps", "evaluate_every", "checkpoint_every", "patience", "threads", "prefetch", "cpu_ceiling"];
 
 /// A run.
 pub struct Trainer<'a, R: ?Sized> {
@@ -318,6 +331,7 @@ impl<R: Recipe + ?Sized> Trainer<'_, R> {
             busy: 1.0 - share(time.wait),
             data_busy: share(time.prepare),
             loader_cores: share(time.loader),
+            loader: training.report(),
         };
         Ok((weights, summary))
     }
@@ -418,8 +432,7 @@ impl<R: Recipe + ?Sized> Trainer<'_, R> {
         let (kept, mut now) = (checkpoint.progress.settings.clone(), serde_json::to_value(self.settings));
         // How long it lasts and how often it is looked at may change; what it learns may not.
         if let Ok(now) = &mut now {
-            for name in ["max_steps", "evaluate_every", "checkpoint_every", "patience", "threads", "prefetch"]
-            {
+            for name in FREE {
                 now[name] = kept[name].clone();
             }
             if let Some(changed) =

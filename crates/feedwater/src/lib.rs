@@ -40,9 +40,12 @@ pub mod transform;
 pub mod batch;
 pub mod deliver;
 
+pub mod cache;
+
 pub mod pipeline;
 
 pub use batch::{Batch, DType, Pad};
+pub use cache::Cache;
 pub use decode::{Audio, Decode, Npy};
 pub use deliver::{BatchTensor, ReadyBatch};
 pub use error::{Error, Fault, Result};

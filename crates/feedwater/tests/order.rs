@@ -37,6 +37,22 @@ fn text_file(folder: &Path) -> Builder {
 }
 
 #[test]
+fn the_stream_is_the_same_while_threads_and_batches_ahead_are_found_out() {
+    let folder = tempfile::tempdir().unwrap();
+    audio_folder(folder.path(), 300);
+    let plain = |batch| everything(folder.path(), batch);
+    let mut fixed = plain(Batch::of(4)).threads(2).prefetch(3).build().unwrap();
+    let mut tuned = plain(Batch::of(4)).start_from(1, 1).build().unwrap();
+    for epoch in 0..2 {
+        assert_eq!(digests(&mut tuned, epoch), digests(&mut fixed, epoch));
+    }
+    // Nobody trains here, so every step waits, and something is tried.
+    let report = tuned.report();
+    assert!(!report.tuning.is_empty());
+    assert!(report.threads >= 1 && report.prefetch >= 1);
+}
+
+#[test]
 fn the_stream_is_the_same_for_any_number_of_threads() {
     let folder = tempfile::tempdir().unwrap();
     audio_folder(folder.path(), 300);

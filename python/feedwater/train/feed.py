@@ -22,7 +22,7 @@ _LOOKED_AT = 200
 
 
 class Feed(Iterator[Tensors]):
-    """Batches on the model's device, prepared, epoch after epoch; and the place to go on from."""
+    """Batches on the data's device, epoch after epoch, each to be `placed`; and the place to go on from."""
 
     def __init__(
         self, loader: TorchLoader, recipe: Recipe, places: Places, settings: Settings, group: Group, between: Between | None = None
@@ -74,9 +74,11 @@ class Feed(Iterator[Tensors]):
         return prepared
 
     def __next__(self) -> Tensors:
-        if self._relay is not None:
-            return next(self._relay)
-        return self._prepared(next(self._batches)).to(self.places.model)
+        return next(self._relay if self._relay is not None else self._batches)
+
+    def placed(self, batch: Tensors) -> Tensors:
+        """A batch as the model gets it. Where there is one device, this is its work and no waiting."""
+        return batch if self._relay is not None else self._prepared(batch).to(self.places.model)
 
     @property
     def last_input(self) -> dict[str, Any] | None:
@@ -102,9 +104,16 @@ class Feed(Iterator[Tensors]):
 
 
 def sized(pipeline: Pipeline, settings: Settings, batch_size: int) -> Pipeline:
-    pipeline = pipeline.with_batch_size(batch_size).seed(settings.seed).prefetch(settings.prefetch)
+    pipeline = pipeline.with_batch_size(batch_size).seed(settings.seed)
+    if settings.prefetch:
+        pipeline = pipeline.prefetch(settings.prefetch)
     if settings.threads:
         pipeline = pipeline.threads(settings.threads)
+    if settings.cpu_ceiling:
+        pipeline = pipeline.cpu_ceiling(settings.cpu_ceiling)
+    if settings.cache != "off":
+        asked = {"folder": settings.cache_dir, "dtype": settings.cache_dtype, "most_bytes": settings.cache_size}
+        pipeline = pipeline.cache(settings.cache, key=settings.cache_key, **asked)
     rank = os.environ.get("RANK", "0")
     name = "quarantine.jsonl" if rank == "0" else f"quarantine.rank{rank}.jsonl"
     return pipeline.policy("skip", quarantine=settings.output_dir / name)

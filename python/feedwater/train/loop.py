@@ -131,6 +131,7 @@ def _run(
         + (f", in {group.world} processes" if group.several else ""),
     ]:
         teller.say(line)
+    teller.kept(loader.report())
     teller.start(steps, progress.step, _about(loader, places, progress.batch_size), places.model)
 
     batches = Feed(loader, recipe, places, settings, group)
@@ -188,6 +189,8 @@ def _run(
                 break
     batches.close()
     seconds = teller.end()
+    teller.kept(loader.report())
+    teller.tuned(loader.report())
     data_busy = batches.data_busy(teller.wall)
     return Summary(
         progress.step, seconds, teller.busy, data_busy, last, progress.best, checkpoints.model(progress), ended
@@ -219,7 +222,7 @@ class Steps:
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
     def take(
-        self, step: int, batches: Iterator[Tensors], accumulation: int, took: Took, teller: Teller, asked_to_stop: list[int]
+        self, step: int, batches: Feed, accumulation: int, took: Took, teller: Teller, asked_to_stop: list[int]
     ) -> bool:
         """Takes a step. Whether anybody has asked to stop."""
         self._begin(step)
@@ -229,8 +232,9 @@ class Steps:
             asked = teller.clock.mark()
             batch = next(batches)
             got = teller.part(took, "wait", asked)
+            batch = batches.placed(batch)
             took.rows += rows_in(batch)
-            took.input = batches.last_input if isinstance(batches, Feed) else None
+            took.input = batches.last_input
             kept.append(batch)
             said = self._tried(sums, batch, last=at + 1 == accumulation)
             while said is not None:

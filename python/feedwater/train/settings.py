@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-_PATHS = ("data_dir", "output_dir", "eval_data", "tokenizer")
+_PATHS = ("data_dir", "output_dir", "eval_data", "tokenizer", "cache_dir")
 
 
 class Wrong(Exception):
@@ -38,7 +38,8 @@ class Settings:
     save_steps: int
     early_stopping_patience: int | None
     threads: int | None
-    prefetch: int
+    prefetch: int | None
+    cpu_ceiling: float | None
     device: str | None
     data_device: str | None
     precision: str | None
@@ -47,6 +48,11 @@ class Settings:
     seed: int
     resume: bool
     json: bool
+    cache: str
+    cache_dir: Path | None
+    cache_dtype: str | None
+    cache_key: str
+    cache_size: int | None
     # What only PyTorch does.
     compile: bool
     gradient_checkpointing: str | None
@@ -97,5 +103,6 @@ class Settings:
         free |= {"gradient_checkpointing", "on_oom", "strategy", "data_gpu", "model_gpu", "enable_memory_isolation"}
         free |= {"data_gpu_memory", "model_gpu_memory", "cache_dataset", "bf16", "fp16", "num_epochs", "classifier_epochs"}
         # One number with different spellings: `batch_size` × processes × `gradient_accumulation_steps` is what counts.
+        free |= {"cpu_ceiling", "cache", "cache_dir", "cache_key", "cache_size"}
         free |= {"batch_size", "gradient_accumulation_steps", "model", "tokenizer"}
         return {name: value for name, value in self.__dict__.items() if name not in free}

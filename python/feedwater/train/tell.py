@@ -187,6 +187,23 @@ class Teller:
         for sink in self.sinks:
             sink.log(steps, {f"eval/{name}": value for name, value in {"loss": score.loss, **score.shares}.items()})
 
+    def kept(self, report: dict[str, Any]) -> None:
+        """What the cache did, where there is one."""
+        cache = report.get("cache")
+        if cache is None:
+            return
+        looked = cache["hits"] + cache["misses"]
+        share = 100 * cache["hits"] / max(looked, 1)
+        done = f"{share:.0f} % of {looked} samples were there, {cache['entries']} are now"
+        self.say(f"cache     {cache['level']}: {done}" if looked else f"cache     {cache['why'] or cache['level']}")
+        if cache["trouble"]:
+            self.warn(f"cache: {cache['trouble']}")
+
+    def tuned(self, report: dict[str, Any]) -> None:
+        """What the loader changed while it ran."""
+        for decision in report.get("tuning", []):
+            self.say(f"tuned     {decision['text']}")
+
     def end(self) -> float:
         """The run is over. How many seconds it took."""
         self.settle()

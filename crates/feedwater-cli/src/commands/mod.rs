@@ -1,7 +1,8 @@
 //! One file a verb: its options, what it does, what it prints, its tests.
 
-pub(crate) mod compare;
 pub(crate) mod advise;
+pub(crate) mod cache;
+pub(crate) mod compare;
 pub(crate) mod doctor;
 pub(crate) mod generate;
 pub(crate) mod inspect;

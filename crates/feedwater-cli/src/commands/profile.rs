@@ -19,6 +19,7 @@ use miette::{IntoDiagnostic, WrapErr, miette};
 use serde_json::json;
 
 use super::report::{print, write};
+use crate::caching::Caching;
 use crate::profile::{
     attach, cold,
     run::{self, Job},
@@ -91,6 +92,8 @@ pub(crate) struct Options {
     /// How many steps the real run would have: for what a change saves in minutes
     #[arg(long, value_name = "N")]
     total_steps: Option<u64>,
+    #[command(flatten)]
+    caching: Caching,
     /// Drop the data from the page cache before each run, as far as the system allows
     #[arg(long)]
     cold: bool,
@@ -176,6 +179,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         plain: None,
         step_nanos: (options.step_ms * 1e6) as u64,
         step_rows: options.batch_size,
+        caching: options.caching.clone(),
     };
     let tuned = Setup { threads: cores, prefetch: first.prefetch.max(4), ..first.clone() };
     let progress = progress_bar();

@@ -34,6 +34,7 @@ use super::{
     train::STOPPED,
 };
 use crate::{
+    caching::Caching,
     profile::{
         run::{self, Job as Measurement},
         setup::{Gate, Setup, Task},
@@ -202,6 +203,7 @@ fn measured(data: &Path, plain: bool, record: &Path) -> miette::Result<Diagnosis
         plain: plain.then(|| Arc::new(Gate::default())),
         step_nanos: STEP_NANOS,
         step_rows: BATCH,
+        caching: Caching::default(),
     };
     let host = machine::host_with_data(data);
     let name = if plain { "a plain loop" } else { "the engine" };
@@ -239,6 +241,7 @@ fn train_model(
         weights,
         training,
         held_out,
+        cache: None,
         folder: folder.to_owned(),
         resume: !Checkpoints::new(folder.join("checkpoints")).is_empty(),
         stop: &stop,

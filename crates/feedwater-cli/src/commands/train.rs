@@ -7,7 +7,7 @@ use serde::Serialize;
 
 #[cfg(feature = "train")]
 use crate::train::native;
-use crate::train::torch;
+use crate::{caching::Caching, train::torch};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -224,12 +224,15 @@ pub(crate) struct Common {
     /// Evaluations without a better one that end the run
     #[arg(long, value_name = "N")]
     pub(crate) early_stopping_patience: Option<u32>,
-    /// Threads that make batches; as many as there are cores unless given
-    #[arg(long, alias = "dataloader-num-workers", alias = "num-workers", value_name = "N")]
-    pub(crate) threads: Option<u16>,
-    /// Batches made ahead
-    #[arg(long, alias = "prefetch-buffer-size", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) prefetch: u16,
+    /// Threads that make batches [default: found out while it trains; no more than cores]
+    #[arg(long, alias = "dataloader-num-workers", alias = "num-workers", value_name = "N|auto", value_parser = or_auto)]
+    pub(crate) threads: Option<OrAuto>,
+    /// Batches made ahead [default: found out while it trains, from 3 on]
+    #[arg(long, alias = "prefetch-buffer-size", value_name = "N|auto", value_parser = or_auto)]
+    pub(crate) prefetch: Option<OrAuto>,
+    /// The share of the cores that making batches may keep busy: 80% [default: all]
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    pub(crate) cpu_ceiling: Option<f64>,
     /// Where the model is: cpu; native: vulkan or vulkan:N where that was built in; PyTorch: cuda:N, mps
     /// [default: cpu; with PyTorch a GPU, if there is one]
     #[arg(long, alias = "model-device")]
@@ -255,6 +258,9 @@ pub(crate) struct Common {
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) caching: Caching,
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) torch: TorchOptions,
@@ -403,6 +409,28 @@ pub(crate) enum Precision {
     Bf16,
     #[value(alias = "fp16")]
     F16,
+}
+
+/// A number, or that it is to be found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub(crate) struct OrAuto(pub(crate) Option<u16>);
+
+/// `0` is what other programs have for no workers: here there are threads, as many as it takes.
+fn or_auto(text: &str) -> Result<OrAuto, String> {
+    match text.parse::<u16>() {
+        Ok(number) => Ok(OrAuto((number > 0).then_some(number))),
+        Err(_) if text == "auto" => Ok(OrAuto(None)),
+        Err(_) => Err("a number, or `auto`".to_owned()),
+    }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let (number, scale) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
+    match number.trim().parse::<f64>().map(|number| number / scale) {
+        Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
+        _ => Err("a share of the cores: 80%, or 0.8".to_owned()),
+    }
 }
 
 /// As a shell says that Ctrl-C ended a command.

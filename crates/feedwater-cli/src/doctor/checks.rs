@@ -1,9 +1,8 @@
 //! What each figure of the machine means. Pure: figures in, a check out.
 
-use feedwater_profile::machine::{Memory, NoGpus};
+use feedwater_profile::machine::{Memory, NoGpus, Room};
 use feedwater_profile::record::{Device, Host};
 
-use super::disk::Room;
 use super::python::Python;
 use super::{Check, bytes};
 
@@ -199,8 +198,8 @@ pub(super) fn memory(memory: &Memory) -> Check {
 pub(super) fn shared_memory(room: Option<Room>) -> Check {
     const ID: &str = "shared-memory";
     let Some(room) = room else { return Check::pass(ID, "not known on this system") };
-    let what = format!("/dev/shm has {}", bytes(room.total));
-    if room.total < GIGA {
+    let what = format!("/dev/shm has {}", bytes(room.total_bytes));
+    if room.total_bytes < GIGA {
         return Check::warn(
             ID,
             format!("{what}: workers of a PyTorch DataLoader may die of a bus error"),
@@ -213,12 +212,12 @@ pub(super) fn shared_memory(room: Option<Room>) -> Check {
 pub(super) fn free(room: Option<Room>) -> Check {
     const ID: &str = "disk-free";
     let Some(room) = room else { return Check::pass(ID, "not known on this system") };
-    let what = format!("{} of {} are free", bytes(room.free), bytes(room.total));
+    let what = format!("{} of {} are free", bytes(room.free_bytes), bytes(room.total_bytes));
     let hint = "checkpoints and caches go where the data lies; make room";
-    if room.free < GIGA / 2 {
+    if room.free_bytes < GIGA / 2 {
         return Check::fail(ID, what, hint);
     }
-    if room.free < 5 * GIGA {
+    if room.free_bytes < 5 * GIGA {
         return Check::warn(ID, what, hint);
     }
     Check::pass(ID, what)
@@ -306,11 +305,11 @@ mod tests {
         assert_eq!(memory_of(GIGA), Outcome::Warn);
         assert_eq!(memory_of(8 * GIGA), Outcome::Pass);
         assert_eq!(memory(&Memory::default()).outcome, Outcome::Pass);
-        let room = |free| Some(Room { total: 100 * GIGA, free });
+        let room = |free| Some(Room { total_bytes: 100 * GIGA, free_bytes: free });
         assert_eq!(free(room(GIGA / 10)).outcome, Outcome::Fail);
         assert_eq!(free(room(GIGA)).outcome, Outcome::Warn);
         assert_eq!(free(room(50 * GIGA)).outcome, Outcome::Pass);
-        assert_eq!(shared_memory(Some(Room { total: 64 << 20, free: 0 })).outcome, Outcome::Warn);
+        assert_eq!(shared_memory(Some(Room { total_bytes: 64 << 20, free_bytes: 0 })).outcome, Outcome::Warn);
         assert_eq!(shared_memory(None).outcome, Outcome::Pass);
     }
 }

@@ -25,24 +25,6 @@ const MOST_FILES: usize = 20_000;
 const SLOW_BYTES_A_SECOND: f64 = 100e6;
 const SLOW_FILE: Duration = Duration::from_millis(5);
 
-/// How large a file system is.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Room {
-    pub(super) total: u64,
-    pub(super) free: u64,
-}
-
-#[cfg(unix)]
-pub(super) fn room(path: &Path) -> Option<Room> {
-    let stat = rustix::fs::statvfs(path).ok()?;
-    Some(Room { total: stat.f_blocks * stat.f_frsize, free: stat.f_bavail * stat.f_frsize })
-}
-
-#[cfg(not(unix))]
-pub(super) fn room(_: &Path) -> Option<Room> {
-    None
-}
-
 /// What reading came to.
 #[derive(Debug, Clone, Copy, Default)]
 struct Read {

@@ -72,6 +72,7 @@ impl Examination {
         let devices = gpus.as_ref().map(Gpus::devices).unwrap_or_default();
         let python = python::Python::ask(gpus.is_ok());
         let by_bus = std::env::var("CUDA_DEVICE_ORDER").is_ok_and(|order| order == "PCI_BUS_ID");
+        let shared = Path::new("/dev/shm");
         let mut checks = vec![
             checks::gpu(gpus.as_ref().map(|_| devices.as_slice()), by_bus),
             checks::driver(
@@ -82,14 +83,14 @@ impl Examination {
             checks::quota(&host, machine::affinity_cores()),
             checks::affinity(&host, machine::affinity_cores()),
             checks::memory(&machine::memory()),
-            checks::shared_memory(disk::room(Path::new("/dev/shm"))),
+            checks::shared_memory(shared.exists().then(|| machine::room(shared)).flatten()),
         ];
         checks.push(match data {
             Some(data) => disk::speed(data),
             None => Check::pass("disk-speed", "not measured: no data was named")
                 .with_hint("feedwater doctor DATA measures where the data lies"),
         });
-        checks.push(checks::free(disk::room(data.unwrap_or(Path::new(".")))));
+        checks.push(checks::free(machine::room(data.unwrap_or(Path::new(".")))));
         checks.push(python.check());
         checks.push(python.check_torch(&devices));
         checks.push(checks::versions(&host, &python));

@@ -5,6 +5,8 @@
 
 use std::path::Path;
 
+use feedwater_profile::machine;
+
 use super::human_bytes;
 
 /// More files than this are slow to list for every tool that meets them, and surely a slip of a finger.
@@ -27,8 +29,8 @@ pub(crate) fn check(
     replaced: impl FnOnce() -> u64,
     smaller: &str,
 ) -> miette::Result<()> {
-    match free_bytes(out) {
-        Some(free) => fits(bytes, free, replaced, smaller),
+    match machine::room(out) {
+        Some(room) => fits(bytes, room.free_bytes, replaced, smaller),
         None => Ok(()),
     }
 }
@@ -48,20 +50,6 @@ fn fits(bytes: u64, free: u64, replaced: impl FnOnce() -> u64, smaller: &str) ->
     ))
 }
 
-/// What an ordinary user may write where `path` lies or will lie; nothing where the system does not say.
-#[cfg(unix)]
-fn free_bytes(path: &Path) -> Option<u64> {
-    let path = std::path::absolute(path).ok()?;
-    let there = path.ancestors().find(|folder| folder.exists())?;
-    let disk = rustix::fs::statvfs(there).ok()?;
-    Some(disk.f_bavail.saturating_mul(disk.f_frsize))
-}
-
-#[cfg(not(unix))]
-fn free_bytes(_: &Path) -> Option<u64> {
-    None
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,13 +67,5 @@ mod tests {
         assert!(refusal.help().unwrap().to_string().contains("--clips 1"));
         assert!(fits(gigabytes(3), gigabytes(3), || gigabytes(3), "--clips 1").is_ok());
         assert!(fits(1, 0, || 0, "--clips 1").is_err());
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn room_is_asked_for_where_the_folder_will_lie() {
-        let dir = tempfile::tempdir().unwrap();
-        assert!(free_bytes(&dir.path().join("not/yet/there")).is_some_and(|free| free > 0));
-        assert!(free_bytes(Path::new("not-yet-there")).is_some());
     }
 }

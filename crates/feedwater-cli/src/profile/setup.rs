@@ -13,6 +13,7 @@ use feedwater_profile::{record::Settings, what_if::Wish};
 use miette::miette;
 
 use super::vocabulary;
+use crate::caching::{Caching, Kept};
 
 /// What the model that is fed would be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -100,6 +101,7 @@ pub(crate) struct Setup {
     /// How long the accelerator is busy with a batch of `step_rows`.
     pub(crate) step_nanos: u64,
     pub(crate) step_rows: u64,
+    pub(crate) caching: Caching,
 }
 
 impl Setup {
@@ -158,6 +160,7 @@ impl Setup {
                 open.tokenize(tokenize).batch(Batch::packed(512, self.batch_size))
             }
         };
+        let flow = flow.cache(self.caching.cache());
         Ok(flow.threads(self.threads).prefetch(self.prefetch).seed(self.seed).policy(Policy::skip()))
     }
 
@@ -170,8 +173,7 @@ impl Setup {
             Wish::BatchSize(rows) => setup.batch_size = *rows,
             Wish::HalfPrecision => setup.half = true,
             Wish::PadToLongest => setup.pad_to_longest = true,
-            // Nothing to run yet.
-            Wish::Cache => {}
+            Wish::Cache => setup.caching.cache = Kept::Features,
         }
         setup
     }
@@ -198,6 +200,7 @@ impl Setup {
             batch_size: Some(self.batch_size),
             dtype: Some(if self.half { "f16" } else { "f32" }.to_owned()),
             padding: Some(padding.to_owned()),
+            cache: (self.caching.cache != Kept::Off).then(|| self.caching.cache.name().to_owned()),
             chunked: Some(self.chunk),
             step_nanos: (self.step_nanos > 0).then_some(self.step_nanos),
             ..Settings::default()

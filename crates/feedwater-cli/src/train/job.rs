@@ -6,7 +6,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use feedwater::{Policy, source::Source};
+use feedwater::{Cache, Policy, source::Source};
 use feedwater_profile::{machine, record};
 use feedwater_train::{
     checkpoint::Checkpoints,
@@ -28,6 +28,7 @@ pub(crate) struct Job<'a> {
     pub(crate) weights: Weights,
     pub(crate) training: Box<dyn Source>,
     pub(crate) held_out: Box<dyn Source>,
+    pub(crate) cache: Option<Cache>,
     pub(crate) folder: PathBuf,
     pub(crate) resume: bool,
     /// Set to end it after the step that it is at.
@@ -37,7 +38,8 @@ pub(crate) struct Job<'a> {
 impl Job<'_> {
     /// Trains, and shows how it goes on. How it ended, and how many seconds it took.
     pub(crate) fn run(self) -> miette::Result<(Summary, f64)> {
-        let Self { recipe, settings, devices, weights, training, held_out, folder, resume, stop } = self;
+        let Self { recipe, settings, devices, weights, training, held_out, cache, folder, resume, stop } =
+            self;
         std::fs::create_dir_all(&folder)
             .map_err(|error| miette!("cannot make `{}`: {error}", folder.display()))?;
         refuse_another(&folder, resume)?;
@@ -48,13 +50,14 @@ impl Job<'_> {
         }
         let feed = |source: Box<dyn Source>, learn: bool| {
             let policy = Policy::skip().quarantine(&bad);
-            let builder = recipe.pipeline(source, true).map_err(told)?.policy(policy);
+            let builder = recipe.pipeline(source, true).map_err(told)?.policy(policy).cache(cache.clone());
             batches(builder, &settings, learn).map_err(told)
         };
         let feed = Feed {
             training: feed(training, true)?,
             held_out: if held_out.is_empty() { None } else { Some(feed(held_out, false)?) },
         };
+        let begins_with = feed.training.report();
         let run = record::Run {
             name: format!("train {}", recipe.name()),
             writer: format!("feedwater {}", env!("CARGO_PKG_VERSION")),
@@ -66,6 +69,10 @@ impl Job<'_> {
             host: machine::host(),
             settings: record::Settings {
                 loader: "feedwater".to_owned(),
+                task: Some(recipe.name().to_owned()),
+                threads: Some(begins_with.threads),
+                prefetch: Some(begins_with.prefetch),
+                cache: begins_with.cache.as_ref().map(|cache| cache.level.name().to_owned()),
                 batch_size: Some(settings.batch_size * u64::from(settings.accumulation.max(1))),
                 ..record::Settings::default()
             },

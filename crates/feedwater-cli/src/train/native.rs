@@ -24,11 +24,14 @@ use miette::miette;
 use serde_json::{Value, json};
 
 use super::{Job, interrupted, refuse_another, told, wrong_in_words};
-use crate::commands::{
-    report::print,
-    train::{
-        Augment, BatchSize, CnnLstmOptions, Common, Falls, Precision, RecipeOptions, STOPPED, Strategy,
-        Switch, WhichTask, WhisperOptions,
+use crate::{
+    caching,
+    commands::{
+        report::print,
+        train::{
+            Augment, BatchSize, CnnLstmOptions, Common, Falls, Precision, RecipeOptions, STOPPED, Strategy,
+            Switch, WhichTask, WhisperOptions,
+        },
     },
 };
 
@@ -150,8 +153,9 @@ impl Common {
             evaluate_every: self.eval_steps,
             checkpoint_every: self.save_steps,
             patience: self.early_stopping_patience,
-            threads: self.threads.map(usize::from).filter(|threads| *threads > 0),
-            prefetch: usize::from(self.prefetch),
+            threads: self.threads.and_then(|threads| threads.0).map(usize::from),
+            prefetch: self.prefetch.and_then(|prefetch| prefetch.0).map(usize::from),
+            cpu_ceiling: self.cpu_ceiling,
             ..Settings::default()
         })
     }
@@ -196,6 +200,7 @@ impl Common {
             weights,
             training,
             held_out,
+            cache: self.caching.cache(),
             folder,
             resume,
             stop: &stop,
@@ -423,6 +428,8 @@ fn as_json(summary: &Summary, seconds: f64) -> Value {
         "busy": summary.busy,
         "data_busy": summary.data_busy,
         "loader_cores": summary.loader_cores,
+        "cache": summary.loader.cache,
+        "tuning": summary.loader.tuning,
         "held_out": summary.last,
         "best": summary.best.map(|(wrong, step)| json!({ "wrong": wrong, "step": step })),
         "model": summary.model,
@@ -442,6 +449,8 @@ fn as_text(summary: &Summary, seconds: f64) -> String {
         summary.steps,
         100.0 * summary.loader_cores
     )];
+    lines.extend(caching::told(&summary.loader));
+    lines.extend(summary.loader.tuning.iter().map(|decision| format!("tuned     {decision}")));
     if let Some(score) = &summary.last {
         lines.push(format!("held out  loss {:.3}{}", score.loss, wrong_in_words(score)));
     }

@@ -104,6 +104,31 @@ pub fn disk(path: &Path) -> Option<Disk> {
     system::disk(path)
 }
 
+/// How large a file system is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// All of it.
+    pub total_bytes: u64,
+    /// What an ordinary user may still write.
+    pub free_bytes: u64,
+}
+
+/// How much room there is where a path lies or will lie; nothing where the system does not say.
+#[cfg(unix)]
+pub fn room(path: &Path) -> Option<Room> {
+    let path = std::path::absolute(path).ok()?;
+    let there = path.ancestors().find(|folder| folder.exists())?;
+    let disk = rustix::fs::statvfs(there).ok()?;
+    let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
+    Some(Room { total_bytes: bytes(disk.f_blocks), free_bytes: bytes(disk.f_bavail) })
+}
+
+/// How much room there is where a path lies or will lie; nothing where the system does not say.
+#[cfg(not(unix))]
+pub fn room(_: &Path) -> Option<Room> {
+    None
+}
+
 #[cfg(target_os = "linux")]
 use linux as system;
 #[cfg(not(target_os = "linux"))]
@@ -542,5 +567,13 @@ mod tests {
         assert!(!host.os.is_empty() && !host.cpu.is_empty());
         let (cores, usable) = (host.cores.unwrap(), host.usable_cores.unwrap());
         assert!(cores >= 1.0 && usable > 0.0 && usable <= cores, "{usable} of {cores}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn room_is_asked_for_where_the_folder_will_lie() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(room(&dir.path().join("not/yet/there")).is_some_and(|room| room.free_bytes > 0));
+        assert!(room(Path::new("not-yet-there")).is_some());
     }
 }

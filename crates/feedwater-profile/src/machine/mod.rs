@@ -11,4 +11,4 @@ pub mod load;
 pub use crowding::crowding;
 pub use fill::fill;
 pub use gpu::{GpuSample, Gpus, NoGpus};
-pub use host::{Disk, DiskKind, Memory, affinity_cores, disk, host, host_with_data, memory};
+pub use host::{Disk, DiskKind, Memory, Room, affinity_cores, disk, host, host_with_data, memory, room};

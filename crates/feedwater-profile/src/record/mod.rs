@@ -167,6 +167,9 @@ pub struct Settings {
     /// Whether workers stay for the next epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub persistent_workers: Option<bool>,
+    /// How much of the flow is kept in a cache: `features`, `ram`, …
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache: Option<String>,
     /// Whether long clips are cut.
     pub chunked: Option<bool>,
     /// The longest clip, in seconds, and how many exceed 30.

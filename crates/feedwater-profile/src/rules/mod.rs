@@ -170,14 +170,19 @@ impl Facts<'_> {
 
     /// Features made once.
     fn cache(&self) -> Vec<Change> {
-        let (what, setting) = match self.record.run.settings.task.as_deref() {
-            Some("text") => ("tokenize once, train from the ids", "by hand: save the ids of each document"),
-            _ => (
-                "make features once, train from them",
-                "by hand: save features as .npy before augmenting, train on those",
-            ),
-        };
+        let settings = &self.record.run.settings;
         let mut changes = Vec::new();
+        if settings.cache.as_deref().is_some_and(|cache| cache != "off") {
+            return changes;
+        }
+        let text = settings.task.as_deref() == Some("text");
+        let what =
+            if text { "tokenize once, train from the ids" } else { "make features once, train from them" };
+        let setting = match (settings.loader.as_str(), text) {
+            ("feedwater", _) => "--cache features; in Python .cache(\"features\")",
+            (_, true) => "by hand: save the ids of each document",
+            (_, false) => "by hand: save features as .npy before augmenting, train on those",
+        };
         self.propose(&mut changes, what, setting.to_owned(), &Wish::Cache);
         changes
     }

@@ -114,6 +114,10 @@ impl Stage for DecodeStage {
         format!("{:?}", self.decode)
     }
 
+    fn version(&self) -> Option<u32> {
+        Some(1)
+    }
+
     fn apply(&self, sample: &mut Sample, context: &mut Context) -> Result<(), Fault> {
         let name = match self.decode {
             Decode::Audio(_) => field::AUDIO,

@@ -12,12 +12,14 @@ use super::{
     report::Meter,
     stage::{Context, Pool, Stage},
     state::{self, State},
+    tune::{Limits, Setting},
 };
 use crate::{
     batch::{
         Batch, BudgetOf, Size,
         collate::{Collate, Fixed},
     },
+    cache::{Cache, Keeper},
     decode::{self, Decode, npy_shape},
     deliver::{Allocate, Memory, Ring},
     error::{Error, Fault, Result},
@@ -25,7 +27,7 @@ use crate::{
     source::{self, Source},
     transform::{
         Chunk, Gain, LogMel, Map, Noise, SpecAugment, TimeShift, Tokenize,
-        chunk::{Chunks, clip_seconds},
+        chunk::{Chunks, Longest, clip_seconds},
     },
 };
 
@@ -33,6 +35,12 @@ use crate::{
 const PACKED_RUN: u64 = 32;
 /// Samples whose lengths are compared under a budget.
 const BUDGET_WINDOW: u64 = 4096;
+
+/// Threads there may be a core, where samples wait for disks; and in all.
+const THREADS_A_CORE: usize = 8;
+const MOST_THREADS: usize = 128;
+/// How many times as many batches may be made ahead as to begin with.
+const DEEPER: usize = 16;
 
 /// Everything about a pipeline that does not change while it runs.
 pub(crate) struct Flow {
@@ -45,14 +53,19 @@ pub(crate) struct Flow {
     pub(crate) meters: Vec<Meter>,
     pub(crate) plan: Arc<Plan>,
     pub(crate) collate: Collate,
+    /// What need not be done again.
+    pub(crate) keeper: Option<Keeper>,
+    /// Why nothing is kept, where that was chosen.
+    pub(crate) not_kept: Option<String>,
     /// Tokens of a block and blocks of a step, where documents are packed.
     pub(crate) packed: Option<(usize, u64)>,
     pub(crate) policy: Policy,
     pub(crate) seed: u64,
     pub(crate) rank: usize,
     pub(crate) world: usize,
-    pub(crate) threads: usize,
-    pub(crate) prefetch: usize,
+    /// Threads and batches ahead to begin with, and how far they may be changed.
+    pub(crate) setting: Setting,
+    pub(crate) limits: Limits,
     pub(crate) budget_bytes: usize,
     pub(crate) stuck_after: Duration,
     pub(crate) measure: bool,
@@ -76,7 +89,8 @@ impl Flow {
 /// How many worker threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Threads {
-    /// As many as this process may use cores: affinity and container limits are respected.
+    /// As many as steps need, found out while they run, and no more than this process may use cores: affinity and container
+    /// limits are respected. Where samples wait for disks, more.
     #[default]
     Auto,
     /// So many.
@@ -106,6 +120,9 @@ pub struct Builder {
     seed: u64,
     threads: Threads,
     prefetch: usize,
+    start: Option<Setting>,
+    cpu_ceiling: f64,
+    sharers: usize,
     budget_bytes: usize,
     policy: Policy,
     stuck_after: Duration,
@@ -114,6 +131,7 @@ pub struct Builder {
     measure: bool,
     allocate: Allocate,
     interrupt: Option<Interrupt>,
+    cache: Option<Cache>,
     /// The first thing that was wrong, said when the pipeline is built.
     wrong: Option<Error>,
 }
@@ -140,6 +158,9 @@ impl Pipeline {
             seed: 0,
             threads: Threads::Auto,
             prefetch: 0,
+            start: None,
+            cpu_ceiling: 1.0,
+            sharers: 1,
             budget_bytes: 2 << 30,
             policy: Policy::skip(),
             stuck_after: Duration::from_mins(5),
@@ -148,6 +169,7 @@ impl Pipeline {
             measure: true,
             allocate: Arc::new(Memory::new),
             interrupt: None,
+            cache: None,
             wrong: None,
         }
     }
@@ -251,13 +273,7 @@ impl Builder {
 
     /// Clips that are longer than so many seconds are bad samples: what a model does not hear it must not learn to say.
     pub fn longest(self, seconds: f64) -> Self {
-        self.stage(Map::new("length", move |sample, _| match sample.get(field::AUDIO) {
-            Some(Value::Audio(clip)) if clip.samples.len() as f64 > seconds * f64::from(clip.rate) + 1.0 => {
-                let long = clip.samples.len() as f64 / f64::from(clip.rate);
-                Err(Fault::new(format!("the clip has {long:.1} s, and the model hears {seconds} s")))
-            }
-            _ => Ok(()),
-        }))
+        self.push(Longest(seconds))
     }
 
     /// Any stage.
@@ -303,13 +319,44 @@ impl Builder {
         self
     }
 
-    /// How many batches are made ahead. Default: 3.
+    /// The share of this process' cores that threads may keep busy, where their number is not said. Default: all.
+    pub fn cpu_ceiling(mut self, share: f64) -> Self {
+        if !(share > 0.0 && share <= 1.0) {
+            return self.wrong(Error::config_hint(
+                format!("a ceiling of {share} of the cores"),
+                "a share of them: `.cpu_ceiling(0.8)`",
+            ));
+        }
+        self.cpu_ceiling = share;
+        self
+    }
+
+    /// So many processes of this run are on this machine and share its cores.
+    pub fn share_cores(mut self, processes: usize) -> Self {
+        self.sharers = processes.max(1);
+        self
+    }
+
+    /// Where looking for the number of threads and of batches ahead begins.
+    #[doc(hidden)]
+    pub fn start_from(mut self, threads: usize, batches: usize) -> Self {
+        self.start = Some(Setting { threads: threads.max(1), depth: batches.max(1) });
+        self
+    }
+
+    /// How many batches are made ahead. Default: 3 to begin with, and more where that makes steps shorter.
     pub fn prefetch(mut self, batches: usize) -> Self {
         if batches == 0 {
             return self
                 .wrong(Error::config_hint("a prefetch of 0 batches", "1 is the least: `.prefetch(1)`"));
         }
         self.prefetch = batches;
+        self
+    }
+
+    /// Keeps what the first stages make, as far as it is the same each time: see [`Cache`].
+    pub fn cache(mut self, cache: impl Into<Option<Cache>>) -> Self {
+        self.cache = cache.into();
         self
     }
 
@@ -375,6 +422,7 @@ impl Builder {
             return Err(error);
         }
         self.check()?;
+        let (setting, limits) = self.setting();
         let source: Arc<dyn Source> = match self.chunk.take() {
             Some(chunk) => Arc::new(Chunks::new(self.source.into(), chunk)?),
             None => self.source.into(),
@@ -420,12 +468,20 @@ impl Builder {
         }
         // Packed blocks take the tokens of a sample and leave the rest.
         needs::check(&*source, &self.needs, self.opaque || packed.is_some())?;
+        let (keeper, not_kept) = match self.cache.take() {
+            Some(cache) => match cache.keeper(&*source, &self.steps, self.batch.dtype)? {
+                Ok(keeper) => (Some(keeper), None),
+                Err(why) => (None, why),
+            },
+            None => (None, None),
+        };
+        let lossy = keeper.as_ref().and_then(Keeper::changes).unwrap_or_default();
         let state = State {
             version: state::VERSION,
             fingerprint: format!("{fingerprint:032x}"),
             pipeline: format!(
                 "{:016x}",
-                xxh3_64(describe(&self.steps, &self.batch, self.shuffle).as_bytes())
+                xxh3_64((describe(&self.steps, &self.batch, self.shuffle) + &lossy).as_bytes())
             ),
             seed: self.seed,
             epoch: 0,
@@ -435,43 +491,67 @@ impl Builder {
             bad: 0,
             consumed: 0,
         };
-        let (names, slots) = names(&self.steps);
-        let threads = match self.threads {
-            Threads::Auto => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
-            Threads::Exactly(threads) => threads,
-        };
-        let prefetch = match (self.prefetch, packed) {
-            (0, None) => 3,
-            // Steps are runs of documents here, many of which go into a batch.
-            (batches, Some((length, blocks))) => {
-                let documents = batches.max(3) * length * blocks as usize / 256;
-                documents.div_ceil(PACKED_RUN as usize).max(2 * threads).max(4)
-            }
-            (batches, None) => batches,
-        };
+        let (names, slots) = names(&self.steps, keeper.is_some());
         let fixed = fixed_fields(&self.steps, &self.batch);
-        let ring = Arc::new(Ring::new(self.allocate, (prefetch.min(8) + 2) * 4));
+        let ring = Arc::new(Ring::new(self.allocate, (setting.depth.min(8) + 2) * 4));
         let flow = Flow {
             source,
-            meters: (0..threads).map(|_| Meter::new(names.clone())).collect(),
+            meters: (0..limits.threads).map(|_| Meter::new(names.clone())).collect(),
             stages: self.steps,
             names,
             slots,
             plan,
             collate: Collate { batch: self.batch, fixed, ring, buffers: Arc::new(Pool::default()) },
+            keeper,
+            not_kept,
             packed,
             policy: self.policy,
             seed: self.seed,
             rank: self.rank,
             world: self.world,
-            threads,
-            prefetch,
+            setting,
+            limits,
             budget_bytes: self.budget_bytes,
             stuck_after: self.stuck_after,
             measure: self.measure,
             interrupt: self.interrupt,
         };
         Ok(Pipeline::new(flow, state))
+    }
+
+    /// Threads and batches ahead to begin with, and how far they may be changed.
+    fn setting(&self) -> (Setting, Limits) {
+        let all = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let cores = (all as f64 * self.cpu_ceiling / self.sharers as f64).max(1.0);
+        let threads = match self.threads {
+            Threads::Auto => self.start.map_or(cores as usize, |start| start.threads),
+            Threads::Exactly(threads) => threads,
+        };
+        let batches = match self.prefetch {
+            0 => self.start.map_or(3, |start| start.depth),
+            batches => batches,
+        };
+        let depth = match self.batch.size {
+            // Steps are runs of documents here, many of which go into a batch.
+            Size::Packed { length, blocks } => {
+                let documents = batches.max(3) * length * blocks as usize * self.world / 256;
+                documents.div_ceil(PACKED_RUN as usize).max(2 * threads).max(4)
+            }
+            _ => batches,
+        };
+        let tune_threads = self.threads == Threads::Auto;
+        let limits = Limits {
+            threads: if tune_threads {
+                (all * THREADS_A_CORE).clamp(threads, MOST_THREADS.max(threads))
+            } else {
+                threads
+            },
+            cores,
+            depth: depth * DEEPER,
+            tune_threads,
+            tune_depth: self.prefetch == 0,
+        };
+        (Setting { threads, depth }, limits)
     }
 
     fn check(&self) -> Result<()> {
@@ -514,8 +594,9 @@ fn describe(stages: &[Arc<dyn Stage>], batch: &Batch, shuffle: bool) -> String {
 }
 
 /// What is measured, and where in it each stage is.
-fn names(stages: &[Arc<dyn Stage>]) -> (Arc<[&'static str]>, Vec<usize>) {
+fn names(stages: &[Arc<dyn Stage>], cache: bool) -> (Arc<[&'static str]>, Vec<usize>) {
     let mut names = vec!["source"];
+    names.extend(cache.then_some("cache"));
     let mut slots = Vec::new();
     for stage in stages {
         let (before, after) = stage.books();

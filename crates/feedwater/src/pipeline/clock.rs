@@ -99,6 +99,16 @@ impl Clock<'_> {
         self.book(slot, own, bytes as u64);
     }
 
+    /// Books the time since in a stage that the sample was in before.
+    pub(super) fn leave_again(&mut self, slot: usize) {
+        if self.flow.measure {
+            let now = Instant::now();
+            let time = now - std::mem::replace(&mut self.last, now);
+            self.meter.add_time(slot, time);
+            self.spent.nanos[slot] += time.as_nanos() as u64;
+        }
+    }
+
     fn book(&mut self, slot: usize, time: Duration, bytes: u64) {
         self.meter.add(slot, time, bytes);
         self.spent.nanos[slot] += time.as_nanos() as u64;

@@ -26,12 +26,14 @@ use super::{
     policy::BadSample,
     report::{Meter, Scheduled},
     stage::Context,
+    tune::Setting,
 };
 use crate::{
     batch::{
         collate::{Collate, Filling},
         pack::Document,
     },
+    cache::Outcome,
     deliver::ReadyBatch,
     error::{Error, Fault, Result},
     sample::{Sample, Value, field},
@@ -41,10 +43,12 @@ use crate::{
 const INTERRUPT: Duration = Duration::from_millis(50);
 /// A run of samples should take about this long: far more than claiming it costs, far less than anybody waits.
 const RUN_NANOS: u64 = 300_000;
+/// Where the cache is among what is measured, if there is one.
+const CACHE: usize = 1;
 
 pub(crate) struct Engine {
     shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 struct Shared {
@@ -54,6 +58,11 @@ struct Shared {
     work: Condvar,
     /// Told when a step is ready.
     ready: Condvar,
+    /// Told when more workers are wanted.
+    wanted: Condvar,
+    /// So many workers work, and so many steps are made ahead: both may change at any time.
+    active: AtomicUsize,
+    depth: AtomicUsize,
     planner: Mutex<Planner>,
     stop: Arc<AtomicBool>,
     desks: Vec<Desk>,
@@ -142,7 +151,7 @@ struct Claim {
 
 impl Engine {
     /// Starts at a place.
-    pub(crate) fn start(flow: &Arc<Flow>, epoch: u64, at: Cursor) -> Result<Self> {
+    pub(crate) fn start(flow: &Arc<Flow>, epoch: u64, at: Cursor, setting: Setting) -> Result<Self> {
         let desk = |_| Desk {
             unit: AtomicU64::new(0),
             row: AtomicUsize::new(0),
@@ -160,22 +169,38 @@ impl Engine {
             }),
             work: Condvar::new(),
             ready: Condvar::new(),
+            wanted: Condvar::new(),
+            active: AtomicUsize::new(0),
+            depth: AtomicUsize::new(setting.depth),
             planner: Mutex::new(Planner { epoch, at, plan: Arc::new(flow.plan.epoch(epoch)) }),
             stop: Arc::default(),
-            desks: (0..flow.threads).map(desk).collect(),
+            desks: (0..flow.meters.len()).map(desk).collect(),
             sample_nanos: AtomicU64::new(RUN_NANOS),
             began: Instant::now(),
         });
-        let mut engine = Self { shared, threads: Vec::new() };
-        for number in 0..flow.threads {
-            let shared = engine.shared.clone();
+        let engine = Self { shared, threads: Mutex::default() };
+        engine.set(setting)?;
+        Ok(engine)
+    }
+
+    /// Works with so many threads, so far ahead, from here on.
+    pub(crate) fn set(&self, setting: Setting) -> Result<()> {
+        let mut threads = lock(&self.threads);
+        for number in threads.len()..setting.threads.min(self.shared.desks.len()) {
+            let shared = self.shared.clone();
             let thread = thread::Builder::new()
                 .name(format!("feedwater-{number}"))
                 .spawn(move || shared.work(number))
                 .map_err(|error| Error::config(format!("cannot start a thread: {error}")))?;
-            engine.threads.push(thread);
+            threads.push(thread);
         }
-        Ok(engine)
+        let queue = lock(&self.shared.queue);
+        self.shared.active.store(setting.threads, Ordering::Relaxed);
+        self.shared.depth.store(setting.depth, Ordering::Relaxed);
+        drop(queue);
+        self.shared.wanted.notify_all();
+        self.shared.work.notify_all();
+        Ok(())
     }
 
     /// Whether the next step is ready.
@@ -234,8 +259,9 @@ impl Drop for Engine {
         self.shared.stop.store(true, Ordering::SeqCst);
         drop(lock(&self.shared.queue));
         self.shared.work.notify_all();
+        self.shared.wanted.notify_all();
         let deadline = Instant::now() + Duration::from_secs(1);
-        for thread in self.threads.drain(..) {
+        for thread in lock(&self.threads).drain(..) {
             while !thread.is_finished() && Instant::now() < deadline {
                 thread::sleep(Duration::from_micros(200));
             }
@@ -272,7 +298,7 @@ impl Shared {
         };
         let mut spent = Spent { nanos: vec![0; flow.names.len()], ..Spent::default() };
         let mut scheduled = Scheduled::new(flow.measure);
-        while let Some(Claim { unit, from, to }) = self.claim(meter) {
+        while let Some(Claim { unit, from, to }) = self.claim(number, meter) {
             context.epoch = unit.epoch;
             let began = Instant::now();
             for at in from..to {
@@ -310,18 +336,23 @@ impl Shared {
     }
 
     /// The next samples due, of the earliest step that has any. Sleeps while there are none; nothing when it is over.
-    fn claim(&self, meter: &Meter) -> Option<Claim> {
+    fn claim(&self, number: usize, meter: &Meter) -> Option<Claim> {
         let mut queue = lock(&self.queue);
         loop {
             if self.stop.load(Ordering::Relaxed) {
                 return None;
+            }
+            let active = self.active.load(Ordering::Relaxed);
+            if number >= active {
+                queue = self.wanted.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                continue;
             }
             if let Some(entry) = queue.entries.iter_mut().find(|entry| entry.claimed < entry.unit.order.len())
             {
                 let left = entry.unit.order.len() - entry.claimed;
                 let worth = (RUN_NANOS / self.sample_nanos.load(Ordering::Relaxed).max(1)).max(1) as usize;
                 // Not more than a fair share of what is left, or the last run keeps everybody waiting.
-                let count = worth.min(left.div_ceil(self.flow.threads)).max(1);
+                let count = worth.min(left.div_ceil(active)).max(1);
                 let from = entry.claimed;
                 entry.claimed += count;
                 return Some(Claim { unit: entry.unit.clone(), from, to: from + count });
@@ -354,7 +385,7 @@ impl Shared {
         let bytes = queue.ready_bytes + (under_way + 1) * queue.unit_bytes;
         // Until one was made, nobody knows how large they are.
         let fits = queue.unit_bytes > 0 && bytes <= self.flow.budget_bytes;
-        queue.entries.is_empty() || (queue.entries.len() < self.flow.prefetch && fits)
+        queue.entries.is_empty() || (queue.entries.len() < self.depth.load(Ordering::Relaxed) && fits)
     }
 
     /// Plans the next step. Only one worker does at a time.
@@ -463,13 +494,31 @@ impl Shared {
         let flow = &*self.flow;
         let mut sample = flow.source.sample(index)?;
         clock.leave(0, context, sample.bytes());
-        for (number, stage) in flow.stages.iter().enumerate() {
+        let mut missing = None;
+        let mut done = 0;
+        if let Some(keeper) = &flow.keeper {
+            clock.enter(CACHE);
+            match keeper.fetch(&mut sample, context) {
+                Outcome::Found => done = keeper.stages,
+                Outcome::Missing(key) => missing = Some(key),
+                Outcome::Apart => {}
+            }
+            clock.leave(CACHE, context, sample.bytes());
+        }
+        for (number, stage) in flow.stages.iter().enumerate().skip(done) {
             let slot = flow.slots[number];
             clock.enter(slot);
             context.stage = number;
             context.charges.clear();
             stage.apply(&mut sample, context)?;
             clock.leave(slot, context, sample.bytes());
+            if let Some(keeper) = flow.keeper.as_ref().filter(|keeper| keeper.stages == number + 1)
+                && let Some(key) = missing.take()
+            {
+                clock.enter(CACHE);
+                keeper.keep(key, &sample);
+                clock.leave_again(CACHE);
+            }
         }
         let slot = flow.names.len() - 1;
         clock.enter(slot);

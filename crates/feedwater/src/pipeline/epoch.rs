@@ -16,9 +16,11 @@ use super::{
     policy::Quarantine,
     report::{self, Consumed, Report, Wait},
     state::State,
+    tune::{Seen, Tuner},
 };
 use crate::{
     batch::pack::{Packer, cursor_after},
+    cache::CacheReport,
     deliver::ReadyBatch,
     error::{Error, Result},
 };
@@ -33,12 +35,18 @@ pub struct Pipeline {
     restored: bool,
     quarantine: Quarantine,
     consumed: Consumed,
+    tuner: Tuner,
+    /// When the last batch was handed over.
+    handed_over: Option<Instant>,
 }
 
 impl Pipeline {
     pub(crate) fn new(flow: Flow, state: State) -> Self {
         let quarantine = Quarantine::new(flow.policy.clone(), flow.rank, flow.world);
+        let tuner = Tuner::new(flow.limits, flow.setting);
         Self {
+            tuner,
+            handed_over: None,
             flow: Arc::new(flow),
             engine: None,
             state,
@@ -85,7 +93,14 @@ impl Pipeline {
         if reading.done {
             return None;
         }
+        let own = self.handed_over.map(|at| at.elapsed());
         let next = self.read(reading).transpose();
+        if let (Some(Ok(batch)), Some(own)) = (&next, own)
+            && let Err(error) = self.tune(batch, own)
+        {
+            return Some(Err(error));
+        }
+        self.handed_over = Some(Instant::now());
         match &next {
             None => reading.done = true,
             // Nothing was lost: it can be asked again.
@@ -106,6 +121,22 @@ impl Pipeline {
     /// Ends all threads. What was made ahead is lost; what was consumed is not.
     pub fn stop(&mut self) {
         self.engine = None;
+    }
+
+    /// Looks at how a step went, and changes what would make the next ones shorter.
+    fn tune(&mut self, batch: &ReadyBatch, own: Duration) -> Result<()> {
+        let input = &batch.input;
+        let computed = input.cpu_nanos.map(|cpu| (cpu + input.queued_nanos.unwrap_or(0)) as f64);
+        let seen = Seen {
+            wait: batch.wait_nanos as f64,
+            own: own.as_nanos() as f64,
+            work: input.total_work_nanos() as f64,
+            computed,
+        };
+        match (self.tuner.step(seen), &self.engine) {
+            (Some(setting), Some(engine)) => engine.set(setting),
+            _ => Ok(()),
+        }
     }
 
     fn read(&mut self, reading: &mut Reading) -> Result<Option<ReadyBatch>> {
@@ -204,13 +235,20 @@ impl Pipeline {
             wait_nanos: *wait_nanos,
             wall_nanos: wall.as_nanos() as u64,
             waits: VecDeque::clone(waits).into(),
-            threads: self.flow.threads,
+            threads: self.tuner.setting.threads,
+            prefetch: self.tuner.setting.depth,
+            tuning: self.tuner.decisions.clone(),
+            cache: match (&self.flow.keeper, &self.flow.not_kept) {
+                (Some(keeper), _) => Some(keeper.report()),
+                (None, why) => why.clone().map(|why| CacheReport::off(Some(why))),
+            },
         }
     }
 
     fn take(&mut self) -> Result<Taken> {
         if self.engine.is_none() {
-            self.engine = Some(Engine::start(&self.flow, self.state.epoch, self.state.at)?);
+            self.engine =
+                Some(Engine::start(&self.flow, self.state.epoch, self.state.at, self.tuner.setting)?);
         }
         self.consumed.began.get_or_insert_with(Instant::now);
         match &self.engine {

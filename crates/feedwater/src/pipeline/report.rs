@@ -14,7 +14,8 @@ use std::{
 
 use serde::Serialize;
 
-use crate::read::ReadAt as _;
+use super::tune::Decision;
+use crate::{cache::CacheReport, read::ReadAt as _};
 
 /// What a stage did since the pipeline started.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -65,8 +66,16 @@ pub struct Report {
     pub wall_nanos: u64,
     /// The last waits, oldest first (up to 4096 of them).
     pub waits: Vec<Wait>,
-    /// Worker threads.
+    /// Worker threads, as they are now.
     pub threads: usize,
+    /// Steps that are made ahead, as they are now.
+    pub prefetch: usize,
+    /// What was changed while it ran, oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tuning: Vec<Decision>,
+    /// What the cache did, where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheReport>,
 }
 
 impl Report {

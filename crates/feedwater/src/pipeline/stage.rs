@@ -22,6 +22,12 @@ pub trait Stage: Send + Sync {
     /// the fingerprint by which a saved state is recognised.
     fn describe(&self) -> String;
 
+    /// A number that changes whenever the same sample gives something else, where the same always gives the same. Nothing
+    /// for what is random, or not known: it is never kept in a cache, nor is anything behind it.
+    fn version(&self) -> Option<u32> {
+        None
+    }
+
     /// The field and the shape that every sample has after this stage, where that is fixed. Such a field is written
     /// straight into its row of the batch.
     fn fixed_shape(&self) -> Option<(&'static str, Vec<usize>)> {
@@ -93,9 +99,15 @@ impl Context {
         }
     }
 
+    /// For somebody who has a stage work outside a pipeline.
+    pub(crate) fn alone() -> Self {
+        let (cancel, buffers) = (Arc::default(), Arc::default());
+        Self { seed: 0, epoch: 0, stage: 0, cancel, buffers, charges: Vec::new() }
+    }
+
     #[cfg(test)]
     pub(crate) fn for_tests(seed: u64, epoch: u64) -> Self {
-        Self { seed, epoch, stage: 0, cancel: Arc::default(), buffers: Arc::default(), charges: Vec::new() }
+        Self { seed, epoch, ..Self::alone() }
     }
 }
 

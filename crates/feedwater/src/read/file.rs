@@ -1,4 +1,4 @@
-//! How is a file read at a position? The only code here that differs between systems.
+//! How is a file read, and written, at a position? The only code here that differs between systems.
 
 use std::{fs::File, io};
 
@@ -18,5 +18,24 @@ impl ReadAt for File {
 
     fn size(&self) -> io::Result<u64> {
         Ok(self.metadata()?.len())
+    }
+}
+
+/// Writes all of `bytes` from `offset` on.
+pub(crate) fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::FileExt::write_all_at(file, bytes, offset)
+    }
+    #[cfg(windows)]
+    {
+        let (mut rest, mut at) = (bytes, offset);
+        while !rest.is_empty() {
+            match std::os::windows::fs::FileExt::seek_write(file, rest, at)? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                count => (rest, at) = (&rest[count..], at + count as u64),
+            }
+        }
+        Ok(())
     }
 }

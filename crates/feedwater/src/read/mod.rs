@@ -11,6 +11,8 @@ use std::io;
 
 use crate::error::Fault;
 
+pub(crate) use file::write_all_at;
+
 /// Bytes that can be read at any position, by many threads at once.
 pub trait ReadAt: Send + Sync {
     /// Reads at most `buf.len()` bytes from `offset` on. Returns how many; 0 means that the end was reached.

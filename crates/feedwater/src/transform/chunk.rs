@@ -15,6 +15,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::{
     decode::{self, Window},
     error::{Error, Fault, Result},
+    pipeline::{Context, Stage},
     sample::{Media, Sample, Value, field},
     source::{Kind, Source},
 };
@@ -73,6 +74,33 @@ impl Chunk {
 impl Default for Chunk {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// Refuses clips that are longer than so many seconds.
+pub(crate) struct Longest(pub(crate) f64);
+
+impl Stage for Longest {
+    fn name(&self) -> &'static str {
+        "length"
+    }
+
+    fn describe(&self) -> String {
+        format!("length {}", self.0)
+    }
+
+    fn version(&self) -> Option<u32> {
+        Some(1)
+    }
+
+    fn apply(&self, sample: &mut Sample, _: &mut Context) -> Result<(), Fault> {
+        match sample.get(field::AUDIO) {
+            Some(Value::Audio(clip)) if clip.samples.len() as f64 > self.0 * f64::from(clip.rate) + 1.0 => {
+                let long = clip.samples.len() as f64 / f64::from(clip.rate);
+                Err(Fault::new(format!("the clip has {long:.1} s, and the model hears {} s", self.0)))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

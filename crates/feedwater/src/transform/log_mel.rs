@@ -121,6 +121,10 @@ impl Stage for LogMelStage {
         format!("{:?}", self.settings)
     }
 
+    fn version(&self) -> Option<u32> {
+        Some(1)
+    }
+
     fn fixed_shape(&self) -> Option<(&'static str, Vec<usize>)> {
         Some((field::FEATURES, vec![self.settings.bins, self.settings.frames()?]))
     }

@@ -186,6 +186,10 @@ impl Stage for Tokenize {
         format!("tokenize {hash:016x} {prefix:?} {suffix:?} {max_tokens:?} {into}")
     }
 
+    fn version(&self) -> Option<u32> {
+        Some(1)
+    }
+
     fn apply(&self, sample: &mut Sample, _: &mut Context) -> Result<(), Fault> {
         let Some(Value::Text(text)) = sample.take(field::TEXT) else {
             return Err(Fault::new("the sample has no text to tokenize"));

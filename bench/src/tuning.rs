@@ -1,0 +1,205 @@
+//! Does it find the right setting by itself? Four workloads, each with every fixed setting of a grid, and with live tuning
+//! that begins with the worst: one thread, one batch ahead. Then the same while, from half-way on, others want all cores.
+//!
+//! Busy is the share of a step in which the pretended accelerator works; of live tuning, after its first 30 steps.
+
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use feedwater::{Audio, Batch, Builder, LogMel, Pipeline, Result};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::{Options, say};
+
+const BATCH: u64 = 8;
+const LEARNED: usize = 30;
+const STEPS: usize = 150;
+
+struct Workload {
+    name: &'static str,
+    step: Duration,
+    /// What a sample takes beside its features, by its key.
+    extra: fn(u64) -> Extra,
+}
+
+#[derive(Clone, Copy)]
+enum Extra {
+    Nothing,
+    /// A core is busy.
+    Spin(Duration),
+    /// A disk is.
+    Sleep(Duration),
+}
+
+const WORKLOADS: [Workload; 4] = [
+    Workload { name: "cheap", step: Duration::from_millis(25), extra: |_| Extra::Nothing },
+    Workload {
+        name: "expensive",
+        step: Duration::from_millis(25),
+        extra: |_| Extra::Spin(Duration::from_millis(4)),
+    },
+    Workload {
+        name: "heavy tail",
+        step: Duration::from_millis(25),
+        extra: |key| {
+            if key.is_multiple_of(48) {
+                Extra::Spin(Duration::from_millis(120))
+            } else {
+                Extra::Spin(Duration::from_micros(1500))
+            }
+        },
+    },
+    Workload {
+        name: "slow disk",
+        step: Duration::from_millis(25),
+        extra: |_| Extra::Sleep(Duration::from_millis(12)),
+    },
+];
+
+impl Workload {
+    fn flow(&self, data: &Path) -> Result<Builder> {
+        let extra = self.extra;
+        Ok(Pipeline::open(data)?
+            .decode(Audio::mono(16_000))
+            .log_mel(LogMel::any_length(80))
+            .map("extra", move |sample, _| {
+                match extra(xxh3_64(sample.key.as_bytes())) {
+                    Extra::Nothing => {}
+                    Extra::Spin(time) => {
+                        let began = Instant::now();
+                        while began.elapsed() < time {
+                            std::hint::spin_loop();
+                        }
+                    }
+                    Extra::Sleep(time) => thread::sleep(time),
+                }
+                Ok(())
+            })
+            .batch(Batch::of(BATCH))
+            .seed(3))
+    }
+
+    /// The walls of steps; `at` is told each step's number before it is taken.
+    fn walls(
+        &self,
+        flow: Builder,
+        steps: usize,
+        mut at: impl FnMut(usize),
+    ) -> Result<(Vec<Duration>, Pipeline)> {
+        let mut pipeline = flow.build()?;
+        let mut walls = Vec::new();
+        let mut asked = Instant::now();
+        for epoch in 0.. {
+            for batch in pipeline.epoch(epoch) {
+                let batch = batch?;
+                at(walls.len());
+                thread::sleep(self.step);
+                drop(batch);
+                let next = Instant::now();
+                walls.push(next - asked);
+                asked = next;
+                if walls.len() == steps {
+                    break;
+                }
+            }
+            if walls.len() == steps {
+                break;
+            }
+        }
+        Ok((walls, pipeline))
+    }
+
+    fn busy(&self, walls: &[Duration]) -> f64 {
+        self.step.as_secs_f64() * walls.len() as f64 / walls.iter().map(Duration::as_secs_f64).sum::<f64>()
+    }
+}
+
+/// Threads that want cores, until it is dropped.
+struct Burner(Arc<AtomicBool>);
+
+impl Burner {
+    fn start(threads: usize) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        for _ in 0..threads {
+            let stop = stop.clone();
+            thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        Self(stop)
+    }
+}
+
+impl Drop for Burner {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let data = options.data();
+    let cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    for workload in WORKLOADS {
+        let mut best = (0.0, 0, 0);
+        let mut table = String::new();
+        for threads in [1, 2, 4, 8] {
+            for prefetch in [1, 3, 12] {
+                let flow = workload.flow(&data)?.threads(threads).prefetch(prefetch);
+                let (walls, _) = workload.walls(flow, STEPS, |_| {})?;
+                let busy = 100.0 * workload.busy(&walls[LEARNED..]);
+                table += &format!("  {threads}×{prefetch} {busy:.1}");
+                if busy > best.0 {
+                    best = (busy, threads, prefetch);
+                }
+            }
+        }
+        let (walls, pipeline) = workload.walls(workload.flow(&data)?.start_from(1, 1), STEPS, |_| {})?;
+        let found = 100.0 * workload.busy(&walls[LEARNED..]);
+        let report = pipeline.report();
+        say(&format!(
+            "{:<11}best fixed {:.1} % ({} threads, {} ahead); found {found:.1} % ({} threads, {} ahead): {:.1} % of the best",
+            workload.name,
+            best.0,
+            best.1,
+            best.2,
+            report.threads,
+            report.prefetch,
+            100.0 * found / best.0
+        ));
+        say(&format!("          {table}"));
+        for decision in &report.tuning {
+            say(&format!("           {decision}"));
+        }
+        let mut burner = None;
+        let (walls, pipeline) =
+            workload.walls(workload.flow(&data)?.start_from(1, 1), 2 * STEPS, |step| {
+                if step == STEPS {
+                    burner = Some(Burner::start(cores));
+                }
+            })?;
+        drop(burner);
+        let shares: Vec<String> = walls[STEPS..]
+            .chunks(STEPS / 5)
+            .map(|walls| format!("{:.0}", 100.0 * workload.busy(walls)))
+            .collect();
+        let report = pipeline.report();
+        let late = report.tuning.iter().filter(|decision| decision.step > STEPS as u64).count();
+        say(&format!(
+            "           with {cores} others from step {STEPS} on: busy {} % before, then {} %; {late} changes after, {} threads and {} ahead at the end",
+            (100.0 * workload.busy(&walls[LEARNED..STEPS])).round(),
+            shares.join(", "),
+            report.threads,
+            report.prefetch
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,151 @@
+//! How is a cache asked for? The flags that every command has that makes batches.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use feedwater::{Cache, DType, Report, cache::Identity};
+use serde::Serialize;
+
+#[derive(Debug, Clone, Default, clap::Args, Serialize)]
+#[command(next_help_heading = "What need not be done again")]
+pub(crate) struct Caching {
+    /// Keep what is the same each time
+    #[arg(long, value_enum, default_value_t = Kept::Off)]
+    pub(crate) cache: Kept,
+    /// Where [default: `FEEDWATER_CACHE`, or feedwater in the user's folder for caches]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) cache_dir: Option<PathBuf>,
+    /// Numbers that are kept; half precision takes half the bytes [default: as exact as the batch]
+    #[arg(long, value_enum, value_name = "TYPE")]
+    pub(crate) cache_dtype: Option<Numbers>,
+    /// By what a file is known: its path, size and time, or what is in it
+    #[arg(long, value_enum, default_value_t = By::Path)]
+    pub(crate) cache_key: By,
+    /// How many bytes it may take: 20GB, 500MB [default: all but 2 GB of the disk]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) cache_size: Option<u64>,
+}
+
+/// How much is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Kept {
+    /// Nothing
+    #[default]
+    Off,
+    /// What pays, as a few samples tell
+    Auto,
+    /// The bytes of files, for slow disks
+    Raw,
+    /// What was decoded
+    Decoded,
+    /// Features and token ids
+    Features,
+    /// The same, in memory, for one run
+    Ram,
+}
+
+impl Kept {
+    /// Its name, as the flag takes it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Auto => "auto",
+            Self::Raw => "raw",
+            Self::Decoded => "decoded",
+            Self::Features => "features",
+            Self::Ram => "ram",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Numbers {
+    F32,
+    #[value(alias = "fp16")]
+    F16,
+    Bf16,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum By {
+    /// Its path, its size and when it was changed
+    #[default]
+    Path,
+    /// What is in it: it is read every time
+    Content,
+}
+
+impl Caching {
+    /// What was asked for.
+    pub(crate) fn cache(&self) -> Option<Cache> {
+        let mut cache = Cache::named(self.cache.name()).ok()?;
+        if let Some(folder) = &self.cache_dir {
+            cache = cache.in_folder(folder);
+        }
+        if let Some(numbers) = self.cache_dtype {
+            cache = cache.dtype(match numbers {
+                Numbers::F32 => DType::F32,
+                Numbers::F16 => DType::F16,
+                Numbers::Bf16 => DType::BF16,
+            });
+        }
+        if let Some(bytes) = self.cache_size {
+            cache = cache.most_bytes(bytes);
+        }
+        Some(cache.identity(match self.cache_key {
+            By::Path => Identity::Path,
+            By::Content => Identity::Content,
+        }))
+    }
+}
+
+/// What a cache did, in a line or two; nothing where there is none.
+pub(crate) fn told(report: &Report) -> Option<String> {
+    let cache = report.cache.as_ref()?;
+    let count = cache.hits + cache.misses;
+    let share = if count > 0 { 100.0 * cache.hits as f64 / count as f64 } else { 0.0 };
+    let trouble = cache.trouble.as_ref().map(|what| format!("\nwarning: cache: {what}")).unwrap_or_default();
+    Some(format!(
+        "cache     {}: {share:.0} % of {count} samples were there, {} are now{trouble}",
+        cache.level.name(),
+        cache.entries
+    ))
+}
+
+/// Bytes with a unit, or without.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    let digits = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1.0,
+        "k" | "kb" => 1e3,
+        "m" | "mb" => 1e6,
+        "g" | "gb" => 1e9,
+        "t" | "tb" => 1e12,
+        "kib" => 1024.0,
+        "mib" => 1_048_576.0,
+        "gib" => 1_073_741_824.0,
+        "tib" => 1_099_511_627_776.0,
+        _ => return Err("a number of bytes: 20GB, 500MB".to_owned()),
+    };
+    match number.parse::<f64>() {
+        Ok(number) if number > 0.0 => Ok((number * factor) as u64),
+        _ => Err("a number of bytes: 20GB, 500MB".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(size("20GB"), Ok(20_000_000_000));
+        assert_eq!(size("1.5 MiB"), Ok(1_572_864));
+        assert_eq!(size("4096"), Ok(4096));
+        assert!(size("much").is_err() && size("0").is_err() && size("-1GB").is_err());
+    }
+}

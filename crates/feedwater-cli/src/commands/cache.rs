@@ -1,0 +1,264 @@
+//! `feedwater cache`: what is kept, is it whole, and make or drop it.
+
+use std::{
+    fmt::Write as _,
+    io::IsTerminal,
+    path::{Path, PathBuf},
+    time::{Instant, SystemTime},
+};
+
+use clap::Subcommand;
+use feedwater::cache::{self, Held, Level};
+use indicatif::{ProgressBar, ProgressStyle};
+use miette::miette;
+use serde_json::json;
+
+use super::report::print;
+use crate::{
+    caching::{Caching, Kept},
+    generate::human_bytes,
+    profile::setup::{Setup, Task},
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  feedwater cache build data/speech --cache features --cache-dtype f16
+  feedwater cache stat
+  feedwater cache verify --cache-dir /fast/cache
+  feedwater cache clear
+
+A cache is found by what its entries were made of: a changed file or setting never
+gives an old result. Train with the same --cache and --cache-dir to use it.
+
+Exit codes:
+  0  done, and all is whole
+  1  something is damaged: a run makes it anew
+  2  the folder cannot be read, or the command line is wrong";
+
+/// What to do.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Make all of it before a run, and say what that took
+    Build(Box<Build>),
+    /// Say what there is
+    Stat(Where),
+    /// Read everything, and say whether it is what was written
+    Verify(Where),
+    /// Take it all away
+    Clear(Where),
+}
+
+#[derive(Debug, clap::Args)]
+struct Where {
+    /// The folder [default: `FEEDWATER_CACHE`, or feedwater in the user's folder for caches]
+    #[arg(long, value_name = "DIR")]
+    cache_dir: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl Where {
+    fn folder(&self) -> PathBuf {
+        self.cache_dir.clone().unwrap_or_else(cache::default_folder)
+    }
+}
+
+#[derive(Debug, clap::Args)]
+struct Build {
+    /// A folder, a manifest, a table, text or shards
+    data: PathBuf,
+    /// What the model would be; found by looking where it is left out
+    #[arg(long, value_enum)]
+    task: Option<Task>,
+    /// The tokenizer of a text task, or of the transcripts of a Whisper task
+    #[arg(long, value_name = "FILE")]
+    tokenizer: Option<PathBuf>,
+    /// Features as long as the clips, instead of 30 s
+    #[arg(long)]
+    pad_longest: bool,
+    /// Cut clips over 30 s into windows
+    #[arg(long)]
+    use_chunking: bool,
+    /// Threads; as many as there are cores unless given
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    #[command(flatten)]
+    caching: Caching,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(options: &Options) -> miette::Result<u8> {
+    match &options.verb {
+        Verb::Build(options) => build(options),
+        Verb::Stat(place) => stat(place),
+        Verb::Verify(place) => verify(place),
+        Verb::Clear(place) => clear(place),
+    }
+}
+
+fn build(options: &Build) -> miette::Result<u8> {
+    let mut caching = options.caching.clone();
+    match caching.cache {
+        Kept::Off => caching.cache = Kept::Features,
+        Kept::Ram => {
+            return Err(miette!(
+                help = "--cache features",
+                "what is kept in memory is gone when the command ends"
+            ));
+        }
+        _ => {}
+    }
+    let threads = options
+        .threads
+        .map_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get), usize::from);
+    let setup = Setup {
+        task: options.task.map_or_else(|| Task::of(&options.data), Ok)?,
+        data: options.data.clone(),
+        tokenizer: options.tokenizer.clone(),
+        batch_size: 16,
+        threads,
+        prefetch: 4,
+        half: false,
+        pad_to_longest: options.pad_longest,
+        chunk: options.use_chunking,
+        buckets: false,
+        seed: 7,
+        plain: None,
+        step_nanos: 0,
+        step_rows: 16,
+        caching,
+    };
+    let mut pipeline = setup.build()?;
+    if let Some(cache) = pipeline.report().cache.filter(|cache| cache.level == Level::Off) {
+        let why = cache.why.clone().unwrap_or_default();
+        println(&why, options.json, &json!({"version": 1, "samples": 0, "cache": cache}))?;
+        return Ok(0);
+    }
+    let samples = pipeline.samples();
+    let bar = if std::io::stderr().is_terminal() && !options.json {
+        ProgressBar::new(samples)
+    } else {
+        ProgressBar::hidden()
+    };
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} samples, {per_sec}, {eta} left") {
+        bar.set_style(style);
+    }
+    let began = Instant::now();
+    let mut done = 0;
+    for batch in pipeline.epoch(0) {
+        done += batch.map_err(|error| miette!("{error}"))?.rows() as u64;
+        bar.set_position(done.min(samples));
+    }
+    bar.finish_and_clear();
+    let seconds = began.elapsed().as_secs_f64();
+    let report = pipeline.report();
+    let Some(cache) = &report.cache else { return Ok(0) };
+    let mut said = format!(
+        "built     {}: {} entries in {seconds:.1} s, {} were there before, {} written",
+        cache.level.name(),
+        cache.entries,
+        cache.hits.min(samples),
+        human_bytes(cache.written_bytes),
+    );
+    for (name, what) in [("why      ", &cache.why), ("warning: ", &cache.trouble)] {
+        if let Some(what) = what {
+            said = format!("{said}\n{name} {what}");
+        }
+    }
+    println(
+        &said,
+        options.json,
+        &json!({"version": 1, "seconds": seconds, "samples": samples, "cache": cache}),
+    )?;
+    Ok(u8::from(cache.trouble.is_some()))
+}
+
+fn stat(place: &Where) -> miette::Result<u8> {
+    let folder = place.folder();
+    let held = cache::held(&folder);
+    let mut said = format!("{}", folder.display());
+    if held.is_empty() {
+        said += ": nothing is kept here";
+    }
+    for Held { what, shards, entries, bytes, used_unix_seconds } in &held {
+        let ago = SystemTime::UNIX_EPOCH
+            .elapsed()
+            .map_or(0, |since| since.as_secs().saturating_sub(*used_unix_seconds));
+        let _ = write!(
+            said,
+            "\n  {what}\n    {entries} entries, {}, in {shards} {}, used {}",
+            human_bytes(*bytes),
+            if *shards == 1 { "shard" } else { "shards" },
+            before(ago)
+        );
+    }
+    println(&said, place.json, &json!({"version": 1, "folder": folder, "held": held}))?;
+    Ok(0)
+}
+
+/// How long ago, as people say it.
+fn before(seconds: u64) -> String {
+    match seconds {
+        0..=59 => "just now".to_owned(),
+        60..=3_599 => format!("{} min ago", seconds / 60),
+        3_600..=86_399 => format!("{} h ago", seconds / 3_600),
+        _ => format!("{} days ago", seconds / 86_400),
+    }
+}
+
+fn verify(place: &Where) -> miette::Result<u8> {
+    let folder = place.folder();
+    let bar = if std::io::stderr().is_terminal() && !place.json {
+        ProgressBar::new(0)
+    } else {
+        ProgressBar::hidden()
+    };
+    let verified = cache::verify(&folder, |done, all| {
+        bar.set_length(all);
+        bar.set_position(done);
+    });
+    bar.finish_and_clear();
+    let mut said = format!(
+        "{} entries are whole ({} read), {} damaged",
+        verified.whole,
+        human_bytes(verified.bytes),
+        verified.damaged
+    );
+    if verified.torn > 0 {
+        let _ = write!(said, "; {} torn at the end, nothing before it is lost", verified.torn);
+    }
+    for line in &verified.wrong {
+        let _ = write!(said, "\n  {line}");
+    }
+    if verified.damaged > 0 {
+        said += "\nhint: a run makes anew what is damaged; `feedwater cache clear` drops it all";
+    }
+    println(&said, place.json, &json!({"version": 1, "folder": folder, "verified": verified}))?;
+    Ok(u8::from(verified.damaged > 0))
+}
+
+fn clear(place: &Where) -> miette::Result<u8> {
+    let folder = place.folder();
+    let bytes = cache::clear(&folder).map_err(|error| cannot(&folder, &error))?;
+    let said = format!("{} taken away from {}", human_bytes(bytes), folder.display());
+    println(&said, place.json, &json!({"version": 1, "folder": folder, "bytes": bytes}))?;
+    Ok(0)
+}
+
+fn cannot(folder: &Path, error: &std::io::Error) -> miette::Report {
+    miette!(help = "is a run still using it?", "cannot clear `{}`: {error}", folder.display())
+}
+
+fn println(text: &str, as_json: bool, value: &serde_json::Value) -> miette::Result<()> {
+    if as_json { print(&value.to_string()) } else { print(text) }
+}

@@ -1,0 +1,574 @@
+//! Where do kept samples lie, who writes them, and which go when there is no room?
+//!
+//! A folder of shards ([`super::shard`]). A process reads all shards of its chain and appends to one of its own, so several
+//! may share a folder without waiting for each other; what others have added is looked for when something is missing. A
+//! later entry of the same key stands for an earlier one: what was damaged and made anew is whole again.
+
+use std::{
+    collections::HashMap,
+    fs::{self, File},
+    hash::{BuildHasherDefault, Hasher},
+    io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant, SystemTime},
+};
+
+use feedwater_profile::machine;
+use serde::Serialize;
+
+use super::{
+    key::{Chain, Key},
+    shard::{self, Head, Record},
+};
+use crate::read::{ReadAt, read_exact_at, write_all_at};
+
+/// Writes bytes at a place of a file.
+pub(crate) type Write = fn(&File, &[u8], u64) -> io::Result<()>;
+pub(crate) const WRITE: Write = write_all_at;
+
+/// A shard is closed when it has this many bytes, so that there is something to take away when room is needed.
+const SHARD_BYTES: u64 = 256 << 20;
+/// What is left to everybody else on the disk, where nobody has set a ceiling.
+const RESERVE_BYTES: u64 = 2 << 30;
+/// After a write has failed, none is tried for this long.
+const PAUSE: Duration = Duration::from_secs(10);
+/// How often others' shards are looked at, while entries are missing.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// A shard that was used this recently may be in use; one of the same chain may be what this run comes to later.
+const IN_USE: Duration = Duration::from_mins(10);
+const IN_USE_OF_CHAIN: Duration = Duration::from_hours(24);
+/// How often the time at which a shard was used is written down.
+const TOUCH_EVERY: Duration = Duration::from_mins(1);
+
+/// What has happened to it.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    /// Entries that were not what was written, each of which was made anew.
+    pub(super) damaged: AtomicU64,
+    /// Entries that could not be written.
+    pub(super) failed: AtomicU64,
+    pub(super) written: AtomicU64,
+    pub(super) written_bytes: AtomicU64,
+}
+
+/// The shards of one chain.
+pub(super) struct Shards {
+    folder: PathBuf,
+    chain: Chain,
+    most_bytes: Option<u64>,
+    write: Write,
+    index: RwLock<Index>,
+    writer: Mutex<Writer>,
+    pub(super) counts: Counts,
+    /// What went wrong first, for people.
+    trouble: Mutex<Option<String>>,
+}
+
+#[derive(Default)]
+struct Index {
+    places: HashMap<Key, Place, BuildHasherDefault<AsItIs>>,
+    shards: Vec<Arc<Shard>>,
+    looked: Option<Instant>,
+}
+
+#[derive(Clone, Copy)]
+struct Place {
+    shard: u32,
+    record: Record,
+}
+
+struct Shard {
+    name: String,
+    head: Head,
+    index: File,
+    data: File,
+    /// Records that were read.
+    seen: Mutex<u32>,
+    touched: Mutex<Option<Instant>>,
+}
+
+/// The shard that this process appends to.
+#[derive(Default)]
+struct Writer {
+    current: Option<Open>,
+    not_before: Option<Instant>,
+    /// Why nothing is added any more.
+    full: bool,
+}
+
+struct Open {
+    at: usize,
+    shard: u128,
+    index: File,
+    data: File,
+    end: u64,
+    head_bytes: u64,
+    records: u32,
+}
+
+/// Keys are hashes already.
+#[derive(Default)]
+struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = bytes.first_chunk().map_or(0, |eight| u64::from_le_bytes(*eight));
+    }
+
+    fn write_u128(&mut self, number: u128) {
+        self.0 = number as u64;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shards {
+    /// What there is of a chain in a folder. A folder that cannot be read or made holds nothing.
+    pub(super) fn open(folder: &Path, chain: Chain, most_bytes: Option<u64>, write: Write) -> Self {
+        let shards = Self {
+            folder: folder.to_owned(),
+            chain,
+            most_bytes,
+            write,
+            index: RwLock::default(),
+            writer: Mutex::default(),
+            counts: Counts::default(),
+            trouble: Mutex::default(),
+        };
+        if let Err(error) = fs::create_dir_all(folder) {
+            shards.trouble(format!("`{}` cannot be made: {error}", folder.display()));
+        }
+        shards.look(true);
+        shards
+    }
+
+    /// How many entries are known.
+    pub(super) fn len(&self) -> usize {
+        self.index.read().unwrap_or_else(PoisonError::into_inner).places.len()
+    }
+
+    /// What went wrong first.
+    pub(super) fn first_trouble(&self) -> Option<String> {
+        lock(&self.trouble).clone()
+    }
+
+    fn trouble(&self, what: String) {
+        lock(&self.trouble).get_or_insert(what);
+    }
+
+    /// How many bytes the entry of a key has.
+    pub(super) fn find(&self, key: Key) -> Option<Found> {
+        if let Some(found) = self.known(key) {
+            return Some(found);
+        }
+        self.look(false).then(|| self.known(key)).flatten()
+    }
+
+    fn known(&self, key: Key) -> Option<Found> {
+        let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
+        let place = index.places.get(&key)?;
+        Some(Found { shard: index.shards[place.shard as usize].clone(), place: *place })
+    }
+
+    /// Reads an entry into bytes of its length. Whether it is what was written; where it is not, it is forgotten.
+    pub(super) fn read(&self, found: &Found, into: &mut [u8]) -> bool {
+        let record = &found.place.record;
+        let whole = read_exact_at(&found.shard.data, into, record.offset).is_ok()
+            && shard::check(record.key, into) == record.check;
+        if whole {
+            found.shard.touch();
+            return true;
+        }
+        self.counts.damaged.fetch_add(1, Relaxed);
+        self.trouble(format!("an entry of `{}.data` is damaged", found.shard.name));
+        let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+        if index.places.get(&record.key).is_some_and(|place| place.record == *record) {
+            index.places.remove(&record.key);
+        }
+        false
+    }
+
+    /// Looks for what others have added. Whether there was anything.
+    fn look(&self, first: bool) -> bool {
+        {
+            let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
+            if !first && index.looked.is_some_and(|looked| looked.elapsed() < LOOK_EVERY) {
+                return false;
+            }
+        }
+        let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+        if !first && index.looked.is_some_and(|looked| looked.elapsed() < LOOK_EVERY) {
+            return false;
+        }
+        index.looked = Some(Instant::now());
+        let before = index.places.len();
+        for name in names(&self.folder, &shard::prefix(&self.chain)) {
+            if index.shards.iter().any(|shard| shard.name == name) {
+                continue;
+            }
+            match Shard::open(&self.folder, &name, &self.chain) {
+                Ok(shard) => index.shards.push(Arc::new(shard)),
+                // Taken away meanwhile, or being begun.
+                Err(None) => {}
+                Err(Some(why)) => {
+                    // Once: another look finds it again.
+                    if first {
+                        self.counts.damaged.fetch_add(1, Relaxed);
+                        self.trouble(format!("`{name}` is not used: {why}"));
+                    }
+                }
+            }
+        }
+        for at in 0..index.shards.len() {
+            let shard = index.shards[at].clone();
+            self.catch_up(&shard, at as u32, &mut index);
+        }
+        index.places.len() > before
+    }
+
+    /// Reads the records that a shard has more than last time.
+    fn catch_up(&self, shard: &Shard, at: u32, index: &mut Index) {
+        let mut seen = lock(&shard.seen);
+        let Ok(records) = shard::read_records(&shard.index, &shard.head, *seen) else { return };
+        let bytes = shard.data.size().unwrap_or(0);
+        let count = records.len();
+        for (number, record) in records.into_iter().enumerate() {
+            match record {
+                Some(record) if record.end() <= bytes => {
+                    index.places.insert(record.key, Place { shard: at, record });
+                }
+                // The last may still be being written.
+                None if number + 1 == count => return,
+                _ => {
+                    self.counts.damaged.fetch_add(1, Relaxed);
+                    self.trouble(format!(
+                        "a record of `{}.index` is damaged, or its entry is gone",
+                        shard.name
+                    ));
+                }
+            }
+            *seen += 1;
+        }
+    }
+
+    /// Adds an entry. Whether it was; where there is no room, or nobody may write, it is not, and nothing is lost by it.
+    pub(super) fn append(&self, key: Key, entry: &[u8]) -> bool {
+        let Ok(length) = u32::try_from(entry.len()) else { return false };
+        let mut writer = lock(&self.writer);
+        if writer.full || writer.not_before.is_some_and(|until| Instant::now() < until) {
+            return false;
+        }
+        match self.put(&mut writer, key, entry, length) {
+            Ok(Some(place)) => {
+                drop(writer);
+                let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+                index.places.insert(key, place);
+                self.counts.written.fetch_add(1, Relaxed);
+                self.counts.written_bytes.fetch_add(entry.len() as u64, Relaxed);
+                true
+            }
+            Ok(None) => {
+                writer.full = true;
+                self.trouble(format!("`{}` is full: what does not fit is made anew", self.folder.display()));
+                false
+            }
+            Err(error) => {
+                writer.not_before = Some(Instant::now() + PAUSE);
+                self.counts.failed.fetch_add(1, Relaxed);
+                self.trouble(format!("`{}` cannot be written: {error}", self.folder.display()));
+                false
+            }
+        }
+    }
+
+    fn put(&self, writer: &mut Writer, key: Key, entry: &[u8], length: u32) -> io::Result<Option<Place>> {
+        let most = self.most_bytes.map_or(SHARD_BYTES, |most| SHARD_BYTES.min(most / 8));
+        let fits = writer.current.as_ref().is_some_and(|own| {
+            own.end + u64::from(length) <= most.max(u64::from(length)) + shard::DATA_HEAD
+                && own.records < u32::MAX
+        });
+        if !fits {
+            if !self.make_room(most.max(u64::from(length))) {
+                return Ok(None);
+            }
+            writer.current = None;
+            writer.current = Some(self.begin()?);
+        }
+        let Some(own) = &mut writer.current else { return Ok(None) };
+        // A write that fails half-way is written over by the next: `end` moves when all is there.
+        let record = Record { key, offset: own.end, length, check: shard::check(key, entry) };
+        (self.write)(&own.data, entry, own.end)?;
+        let at = own.head_bytes + u64::from(own.records) * shard::RECORD as u64;
+        (self.write)(&own.index, &record.write(own.shard, own.records), at)?;
+        own.end = record.end();
+        own.records += 1;
+        Ok(Some(Place { shard: own.at as u32, record }))
+    }
+
+    /// Begins a shard of this process' own.
+    fn begin(&self) -> io::Result<Open> {
+        let number = shard::new_number();
+        let name = shard::name(&self.chain, number);
+        let create = |ending: &str| {
+            let path = self.folder.join(format!("{name}.{ending}"));
+            File::options().read(true).write(true).create_new(true).open(path)
+        };
+        fs::create_dir_all(&self.folder)?;
+        let (data, head) = (create("data")?, shard::index_head(&self.chain, number));
+        let begun = (self.write)(&data, &shard::data_head(number), 0)
+            .and_then(|()| create("index"))
+            .and_then(|index| (self.write)(&index, &head, 0).map(|()| index))
+            .map(|index| (Shard::open(&self.folder, &name, &self.chain), index));
+        let (shard, index) = match begun {
+            Ok((Ok(shard), index)) => (shard, index),
+            other => {
+                for ending in ["data", "index"] {
+                    let _ = fs::remove_file(self.folder.join(format!("{name}.{ending}")));
+                }
+                return Err(other.err().unwrap_or_else(|| io::Error::other("what was written is not there")));
+            }
+        };
+        shard.touch();
+        let mut index_of = self.index.write().unwrap_or_else(PoisonError::into_inner);
+        index_of.shards.push(Arc::new(shard));
+        let at = index_of.shards.len() - 1;
+        let (end, head_bytes) = (shard::DATA_HEAD, head.len() as u64);
+        Ok(Open { at, shard: number, index, data, end, head_bytes, records: 0 })
+    }
+
+    /// Takes away shards that nobody has used for long, until there is room. Whether there is.
+    fn make_room(&self, bytes: u64) -> bool {
+        let mut held: Vec<(SystemTime, u64, String)> = names(&self.folder, "")
+            .into_iter()
+            .map(|name| (used(&self.folder, &name), size(&self.folder, &name), name))
+            .collect();
+        let mut total: u64 = held.iter().map(|(_, bytes, _)| bytes).sum();
+        let free = || machine::room(&self.folder).map_or(u64::MAX, |room| room.free_bytes);
+        let fits = |total: u64| match self.most_bytes {
+            Some(most) => total + bytes <= most,
+            None => free() >= bytes + RESERVE_BYTES,
+        };
+        held.sort();
+        let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
+        let mine: Vec<&str> = index
+            .shards
+            .iter()
+            .filter(|shard| lock(&shard.touched).is_some())
+            .map(|shard| &*shard.name)
+            .collect();
+        for (used, bytes, name) in held {
+            if fits(total) {
+                return true;
+            }
+            let limit = if name.starts_with(&shard::prefix(&self.chain)) { IN_USE_OF_CHAIN } else { IN_USE };
+            let recent = used.elapsed().is_ok_and(|since| since < limit);
+            if !recent && !mine.contains(&&*name) && remove(&self.folder, &name).is_ok() {
+                total -= bytes;
+            }
+        }
+        fits(total)
+    }
+}
+
+/// An entry that is there.
+pub(super) struct Found {
+    shard: Arc<Shard>,
+    place: Place,
+}
+
+impl Found {
+    /// Its bytes.
+    pub(super) fn len(&self) -> usize {
+        self.place.record.length as usize
+    }
+}
+
+impl Shard {
+    /// Nothing where it is not there, or not yet; else why it cannot be used.
+    fn open(folder: &Path, name: &str, chain: &Chain) -> Result<Self, Option<&'static str>> {
+        let (index, data) = shard::open(folder, name).map_err(|_| None)?;
+        if index.size().unwrap_or(0) == 0 {
+            return Err(None);
+        }
+        let head = shard::read_head(&index).ok_or(Some("the head of its index is damaged"))?;
+        if head.chain != chain.hash || shard::name(chain, head.shard) != name {
+            return Err(Some("its index is another's"));
+        }
+        if !shard::belongs(&data, head.shard) {
+            return Err(Some("its data are damaged, or another's"));
+        }
+        let name = name.to_owned();
+        Ok(Self { name, head, index, data, seen: Mutex::default(), touched: Mutex::default() })
+    }
+
+    /// Writes down that it was used, now and then. Where nobody may write, nobody takes it away either.
+    fn touch(&self) {
+        let Ok(mut touched) = self.touched.try_lock() else { return };
+        if touched.is_none_or(|last| last.elapsed() > TOUCH_EVERY) {
+            *touched = Some(Instant::now());
+            let _ = self.index.set_modified(SystemTime::now());
+        }
+    }
+}
+
+/// The names of the shards in a folder, the oldest first.
+fn names(folder: &Path, prefix: &str) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let name = |entry: fs::DirEntry| {
+        let name = entry.file_name().into_string().ok()?;
+        let name = name.strip_suffix(".index")?;
+        let is_one = name.len() == 49 && name.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit());
+        (is_one && name.starts_with(prefix)).then(|| name.to_owned())
+    };
+    let mut names: Vec<String> = entries.flatten().filter_map(name).collect();
+    names.sort_by(|a, b| a[17..].cmp(&b[17..]));
+    names
+}
+
+fn paths(folder: &Path, name: &str) -> [PathBuf; 2] {
+    ["index", "data"].map(|ending| folder.join(format!("{name}.{ending}")))
+}
+
+fn size(folder: &Path, name: &str) -> u64 {
+    paths(folder, name).iter().filter_map(|path| fs::metadata(path).ok()).map(|about| about.len()).sum()
+}
+
+/// When a shard was last written or read.
+fn used(folder: &Path, name: &str) -> SystemTime {
+    let times = paths(folder, name).into_iter().filter_map(|path| fs::metadata(path).ok()?.modified().ok());
+    times.max().unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+/// Takes a shard away: the index first, without which nobody looks for the data.
+fn remove(folder: &Path, name: &str) -> io::Result<()> {
+    let [index, data] = paths(folder, name);
+    fs::remove_file(index)?;
+    fs::remove_file(data)
+}
+
+/// What a folder holds of one chain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Held {
+    /// What was done to it, in words.
+    pub what: String,
+    /// Files, in pairs.
+    pub shards: u64,
+    /// Entries.
+    pub entries: u64,
+    /// Bytes on the disk.
+    pub bytes: u64,
+    /// When it was last used, in seconds since 1970.
+    pub used_unix_seconds: u64,
+}
+
+/// What a folder holds, chain by chain, the last used first.
+pub fn held(folder: &Path) -> Vec<Held> {
+    let mut all: Vec<([u8; 32], Held)> = Vec::new();
+    for name in names(folder, "") {
+        let Ok((index, _)) = shard::open(folder, &name) else { continue };
+        let head = shard::read_head(&index);
+        let (chain, what) =
+            head.as_ref().map_or(([0; 32], "damaged".to_owned()), |head| (head.chain, head.words.clone()));
+        let entries = head
+            .map_or(0, |head| index.size().unwrap_or(0).saturating_sub(head.bytes) / shard::RECORD as u64);
+        let seconds =
+            used(folder, &name).duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let at = all.iter().position(|(known, _)| *known == chain).unwrap_or_else(|| {
+            all.push((chain, Held { what, shards: 0, entries: 0, bytes: 0, used_unix_seconds: 0 }));
+            all.len() - 1
+        });
+        let held = &mut all[at].1;
+        held.shards += 1;
+        held.entries += entries;
+        held.bytes += size(folder, &name);
+        held.used_unix_seconds = held.used_unix_seconds.max(seconds);
+    }
+    all.sort_by_key(|(_, held)| std::cmp::Reverse(held.used_unix_seconds));
+    all.into_iter().map(|(_, held)| held).collect()
+}
+
+/// What was found when every entry was read.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Verified {
+    /// Entries that are what was written.
+    pub whole: u64,
+    /// Entries and records that are not.
+    pub damaged: u64,
+    /// Shards whose writer was ended in the midst of an entry, or whose tail is lost: nothing in front of it is.
+    pub torn: u64,
+    /// Bytes that were read.
+    pub bytes: u64,
+    /// What is wrong with which shard.
+    pub wrong: Vec<String>,
+}
+
+/// Reads everything in a folder. `shard` is told of every shard that is through.
+pub fn verify(folder: &Path, mut shard: impl FnMut(u64, u64)) -> Verified {
+    let mut verified = Verified::default();
+    let names = names(folder, "");
+    let count = names.len() as u64;
+    for (number, name) in names.into_iter().enumerate() {
+        if let Err(why) = verify_shard(folder, &name, &mut verified) {
+            verified.damaged += 1;
+            verified.wrong.push(format!("{name}: {why}"));
+        }
+        shard(number as u64 + 1, count);
+    }
+    verified
+}
+
+fn verify_shard(folder: &Path, name: &str, verified: &mut Verified) -> Result<(), String> {
+    let (index, data) = shard::open(folder, name).map_err(|error| error.to_string())?;
+    let head = shard::read_head(&index).ok_or("the head of its index is damaged")?;
+    if !shard::belongs(&data, head.shard) {
+        return Err("its data are damaged, or another's".to_owned());
+    }
+    let records = shard::read_records(&index, &head, 0).map_err(|error| error.to_string())?;
+    let (mut damaged, mut end) = (0, shard::DATA_HEAD);
+    let mut bytes = Vec::new();
+    let rest = (index.size().unwrap_or(0).saturating_sub(head.bytes)) % shard::RECORD as u64;
+    for record in &records {
+        let Some(record) = record else {
+            damaged += 1;
+            continue;
+        };
+        end = end.max(record.end());
+        // What a record says of a length is not believed before the file has it.
+        let there = record.end() <= data.size().unwrap_or(0);
+        bytes.resize(if there { record.length as usize } else { 0 }, 0);
+        let whole = there
+            && read_exact_at(&data, &mut bytes, record.offset).is_ok()
+            && shard::check(record.key, &bytes) == record.check;
+        verified.bytes += bytes.len() as u64;
+        if whole { verified.whole += 1 } else { damaged += 1 }
+    }
+    if rest > 0 || data.size().unwrap_or(0) > end {
+        verified.torn += 1;
+    }
+    if damaged > 0 {
+        verified.damaged += damaged;
+        verified.wrong.push(format!("{name}: {damaged} of {} entries are damaged", records.len()));
+    }
+    Ok(())
+}
+
+/// Takes all shards of a folder away, and nothing else. How many bytes that were.
+pub fn clear(folder: &Path) -> io::Result<u64> {
+    let mut bytes = 0;
+    for name in names(folder, "") {
+        let held = size(folder, &name);
+        remove(folder, &name)?;
+        bytes += held;
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,302 @@
+//! How does the driver use it? Before the stages, it asks whether a sample is kept; behind those that are, it hands it over.
+
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use feedwater_profile::machine;
+use serde::Serialize;
+
+use super::{
+    Cache, Identity, Level,
+    disk::Shards,
+    entry::{self, Fields},
+    key::{Chain, Key},
+    ram::Ram,
+};
+use crate::{
+    batch::DType,
+    error::Fault,
+    pipeline::{Context, Pool, Stage},
+    read::read_all,
+    sample::{Media, MediaPlace, Sample, Value},
+};
+
+/// The share of the memory that can be had that `ram` takes at most.
+const SHARE_OF_MEMORY: f64 = 0.5;
+/// Larger files are not kept as they are.
+const MOST_FILE_BYTES: u64 = 1 << 30;
+
+/// What became of a sample.
+pub(crate) enum Outcome {
+    /// The stages that are kept are done.
+    Found,
+    /// It is to be made, and handed over under this key.
+    Missing(Key),
+    /// It is to be made, and that is all.
+    Apart,
+}
+
+/// Keeps what the first stages make.
+pub(crate) struct Keeper {
+    level: Level,
+    /// So many stages need not be done again.
+    pub(crate) stages: usize,
+    chain: Chain,
+    identity: Identity,
+    dtype: DType,
+    /// Whether numbers come back other than they were.
+    lossy: bool,
+    store: Store,
+    why: Option<String>,
+    hits: AtomicU64,
+    misses: AtomicU64,
+    read_bytes: AtomicU64,
+    bytes: Pool<Vec<u8>>,
+    refused: Mutex<Option<String>>,
+}
+
+enum Store {
+    Disk(Box<Shards>),
+    Ram(Ram),
+}
+
+/// What a cache did since the pipeline was built.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CacheReport {
+    /// How much of the flow is kept.
+    pub level: Level,
+    /// Samples that were found.
+    pub hits: u64,
+    /// Samples that were made.
+    pub misses: u64,
+    /// Entries that were not what was written, each of which was made anew.
+    pub damaged: u64,
+    /// Entries that could not be written.
+    pub failed: u64,
+    /// Entries there are.
+    pub entries: u64,
+    /// Bytes that were read.
+    pub read_bytes: u64,
+    /// Bytes that were written.
+    pub written_bytes: u64,
+    /// Why this level, where it was chosen.
+    pub why: Option<String>,
+    /// What went wrong first.
+    pub trouble: Option<String>,
+}
+
+impl CacheReport {
+    /// Nothing is kept.
+    pub(crate) fn off(why: Option<String>) -> Self {
+        Self {
+            level: Level::Off,
+            hits: 0,
+            misses: 0,
+            damaged: 0,
+            failed: 0,
+            entries: 0,
+            read_bytes: 0,
+            written_bytes: 0,
+            why,
+            trouble: None,
+        }
+    }
+}
+
+impl Keeper {
+    /// Keeps what these stages make.
+    pub(crate) fn new(
+        cache: &Cache,
+        level: Level,
+        stages: &[Arc<dyn Stage>],
+        batch: DType,
+        why: Option<String>,
+    ) -> Self {
+        let count = kept(level, stages);
+        let exact = if count == stages.len() && count > 0 { batch } else { DType::F32 };
+        let dtype = cache.dtype.filter(|_| level != Level::Raw).unwrap_or(exact);
+        let chain = Chain::of(&stages[..count], dtype);
+        let store = if level == Level::Ram {
+            let available = machine::memory().available_bytes.unwrap_or(2 << 30);
+            Store::Ram(Ram::new(cache.most_bytes.unwrap_or((available as f64 * SHARE_OF_MEMORY) as u64)))
+        } else {
+            Store::Disk(Box::new(Shards::open(&cache.folder, chain.clone(), cache.most_bytes, cache.write)))
+        };
+        Self {
+            level,
+            stages: count,
+            chain,
+            identity: cache.identity,
+            dtype,
+            lossy: dtype != DType::F32 && dtype != exact,
+            store,
+            why,
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+            read_bytes: AtomicU64::new(0),
+            bytes: Pool::default(),
+            refused: Mutex::default(),
+        }
+    }
+
+    /// How numbers come back other than they were, if they do: part of what a saved state is recognised by.
+    pub(crate) fn changes(&self) -> Option<String> {
+        self.lossy.then(|| format!("cache {}", self.dtype.name()))
+    }
+
+    /// Puts what is kept of a sample in its place.
+    pub(crate) fn fetch(&self, sample: &mut Sample, context: &mut Context) -> Outcome {
+        if self.level == Level::Raw {
+            self.fetch_files(sample, context);
+            return Outcome::Apart;
+        }
+        // A file that is not there will be found missing by whoever opens it.
+        let Ok(key) = self.chain.key(sample, self.identity) else { return Outcome::Apart };
+        let mut floats = context.floats();
+        let Some(length) = self.read(key, &mut floats) else {
+            context.recycle(floats);
+            self.misses.fetch_add(1, Relaxed);
+            return Outcome::Missing(key);
+        };
+        let bytes = &bytemuck::cast_slice(&floats)[..length];
+        // An entry whose check is right and that is none was written by another program.
+        let Some(fields) = Fields::read(bytes, self.dtype) else {
+            context.recycle(floats);
+            self.misses.fetch_add(1, Relaxed);
+            return Outcome::Missing(key);
+        };
+        if self.dtype == DType::F32 {
+            floats.truncate(fields.body / 4);
+            fields.into_sample(sample, floats);
+        } else {
+            let mut numbers = context.floats();
+            entry::read_numbers(&bytes[..fields.body], self.dtype, &mut numbers);
+            fields.into_sample(sample, numbers);
+            context.recycle(floats);
+        }
+        self.hits.fetch_add(1, Relaxed);
+        Outcome::Found
+    }
+
+    /// Reads an entry into numbers, as bytes. How many bytes; nothing where it is not there or not whole.
+    fn read(&self, key: Key, into: &mut Vec<f32>) -> Option<usize> {
+        let length = match &self.store {
+            Store::Disk(shards) => {
+                let found = shards.find(key)?;
+                into.resize(found.len().div_ceil(4), 0.0);
+                let bytes = &mut bytemuck::cast_slice_mut(into)[..found.len()];
+                shards.read(&found, bytes).then_some(found.len())?
+            }
+            Store::Ram(ram) => {
+                let found = ram.find(key)?;
+                into.resize(found.len().div_ceil(4), 0.0);
+                bytemuck::cast_slice_mut(into)[..found.len()].copy_from_slice(&found);
+                found.len()
+            }
+        };
+        self.read_bytes.fetch_add(length as u64, Relaxed);
+        Some(length)
+    }
+
+    /// Keeps a sample as it is now.
+    pub(crate) fn keep(&self, key: Key, sample: &Sample) {
+        let mut bytes = self.bytes.take();
+        entry::write(sample, self.dtype, &mut bytes);
+        self.append(key, &bytes);
+        self.bytes.give(bytes);
+    }
+
+    fn append(&self, key: Key, bytes: &[u8]) {
+        match &self.store {
+            Store::Disk(shards) => {
+                shards.append(key, bytes);
+            }
+            Store::Ram(ram) => {
+                if !ram.append(key, bytes) {
+                    let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+                    refused.get_or_insert_with(|| {
+                        let held = ram.bytes() as f64 / 1e9;
+                        format!("memory for {held:.1} GB is full: what does not fit is made anew")
+                    });
+                }
+            }
+        }
+    }
+
+    /// The bytes of a sample's files, from here or from where they lie.
+    fn fetch_files(&self, sample: &mut Sample, context: &mut Context) {
+        let names: Vec<String> = sample
+            .fields()
+            .filter(|(_, value)| matches!(value, Value::Media(_)))
+            .map(|(name, _)| name.to_owned())
+            .collect();
+        for name in names {
+            let Some(Value::Media(media)) = sample.get_mut(&name) else { continue };
+            if matches!(media.place, MediaPlace::Bytes(_)) {
+                continue;
+            }
+            // What cannot be read is told by whoever decodes it.
+            if let Ok(bytes) = self.file(media, context) {
+                media.place = MediaPlace::Bytes(bytes);
+            }
+        }
+    }
+
+    fn file(&self, media: &Media, context: &mut Context) -> Result<Vec<u8>, Fault> {
+        let key = self.chain.key_of_file(media, self.identity)?;
+        let mut floats = context.floats();
+        let found = self.read(key, &mut floats);
+        let bytes = found.map(|length| bytemuck::cast_slice(&floats)[..length].to_vec());
+        context.recycle(floats);
+        if let Some(bytes) = bytes {
+            self.hits.fetch_add(1, Relaxed);
+            return Ok(bytes);
+        }
+        let mut bytes = Vec::new();
+        media.read(|input| read_all(input, &mut bytes, MOST_FILE_BYTES))?;
+        self.misses.fetch_add(1, Relaxed);
+        self.append(key, &bytes);
+        Ok(bytes)
+    }
+
+    /// What it did.
+    pub(crate) fn report(&self) -> CacheReport {
+        let count = |of: &AtomicU64| of.load(Relaxed);
+        let mut report = CacheReport {
+            level: self.level,
+            hits: count(&self.hits),
+            misses: count(&self.misses),
+            read_bytes: count(&self.read_bytes),
+            ..CacheReport::off(self.why.clone())
+        };
+        match &self.store {
+            Store::Disk(shards) => {
+                report.damaged = count(&shards.counts.damaged);
+                report.failed = count(&shards.counts.failed);
+                report.written_bytes = count(&shards.counts.written_bytes);
+                report.entries = shards.len() as u64;
+                report.trouble = shards.first_trouble();
+            }
+            Store::Ram(ram) => {
+                (report.entries, report.written_bytes) = (ram.len() as u64, ram.bytes());
+                let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+                report.trouble.clone_from(&refused);
+            }
+        }
+        report
+    }
+}
+
+/// How many stages a level keeps.
+pub(crate) fn kept(level: Level, stages: &[Arc<dyn Stage>]) -> usize {
+    let same = stages.iter().take_while(|stage| stage.version().is_some()).count();
+    match level {
+        Level::Off | Level::Raw => 0,
+        Level::Decoded => {
+            stages[..same].iter().position(|stage| stage.name() == "decode").map_or(same, |at| at + 1)
+        }
+        Level::Features | Level::Ram => same,
+    }
+}

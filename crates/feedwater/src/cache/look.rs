@@ -1,0 +1,131 @@
+//! What do samples of this dataset take? A few are made, before the first batch is asked for.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use feedwater_profile::machine::{self, DiskKind};
+
+use super::{
+    Cache, Choice, Level,
+    choose::{Cost, Costs, Room, choose},
+    entry,
+    keep::kept,
+};
+use crate::{
+    batch::DType,
+    pipeline::{Context, Stage},
+    sample::{MediaPlace, Sample, Value},
+    source::Source,
+};
+
+/// So many are made, or as many as this time suffices for.
+const LOOKED_AT: u64 = 24;
+const LONGEST_LOOK: Duration = Duration::from_millis(400);
+
+/// Makes a few samples and chooses.
+pub(super) fn look(cache: &Cache, source: &dyn Source, stages: &[Arc<dyn Stage>], batch: DType) -> Choice {
+    let room = room(cache);
+    match costs(cache, source, stages, batch) {
+        Some(costs) => choose(&costs, &room),
+        None => {
+            Choice { level: Level::Off, why: "off: no sample could be made to see what it takes".to_owned() }
+        }
+    }
+}
+
+fn room(cache: &Cache) -> Room {
+    let disk_bytes_a_second = match machine::disk(&cache.folder).map(|disk| disk.kind) {
+        Some(DiskKind::SolidState) => 500e6,
+        Some(DiskKind::Rotating) => 100e6,
+        Some(DiskKind::Network) => 50e6,
+        Some(DiskKind::Memory) => 4e9,
+        Some(DiskKind::Unknown) | None => 200e6,
+    };
+    let free = machine::room(&cache.folder).map_or(f64::INFINITY, |room| room.free_bytes as f64);
+    Room {
+        memory_bytes: machine::memory().available_bytes.map_or(2e9, |bytes| bytes as f64),
+        disk_bytes: cache.most_bytes.map_or(free, |most| free.min(most as f64)),
+        disk_bytes_a_second,
+        cores: std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64),
+    }
+}
+
+fn costs(cache: &Cache, source: &dyn Source, stages: &[Arc<dyn Stage>], batch: DType) -> Option<Costs> {
+    let (decoded, all) = (kept(Level::Decoded, stages), kept(Level::Features, stages));
+    let exact = if all == stages.len() { batch } else { DType::F32 };
+    let dtype = cache.dtype.unwrap_or(exact);
+    let mut context = Context::alone();
+    let length = source.len();
+    let mut sums = [(0.0, 0.0); 3];
+    let (mut made, began) = (0_u32, Instant::now());
+    for number in 0..LOOKED_AT.min(length) {
+        // One in the midst of each part of the dataset; the first warms up what is warm later.
+        let index = (number * 2 + 1) * length / (2 * LOOKED_AT.min(length));
+        let measured = one(source, index, &stages[..all], decoded, dtype, &mut context);
+        if let Some(measured) = measured
+            && (number > 0 || length == 1)
+        {
+            made += 1;
+            for (sum, (nanos, bytes)) in sums.iter_mut().zip(measured) {
+                *sum = (sum.0 + nanos, sum.1 + bytes);
+            }
+        }
+        if made > 0 && began.elapsed() > LONGEST_LOOK {
+            break;
+        }
+    }
+    let mean =
+        |(nanos, bytes): (f64, f64)| Cost { nanos: nanos / f64::from(made), bytes: bytes / f64::from(made) };
+    let decodes = stages[..all].iter().any(|stage| stage.name() == "decode");
+    (made > 0).then(|| Costs {
+        samples: length,
+        raw: mean(sums[0]),
+        decoded: decodes.then(|| mean(sums[1])),
+        features: (all > 0).then(|| mean(sums[2])),
+    })
+}
+
+/// What one sample takes up to each level, and its bytes there.
+fn one(
+    source: &dyn Source,
+    index: u64,
+    stages: &[Arc<dyn Stage>],
+    decoded: usize,
+    dtype: DType,
+    context: &mut Context,
+) -> Option<[(f64, f64); 3]> {
+    let mut sample = source.sample(index).ok()?;
+    let file_bytes = file_bytes(&sample);
+    let mut levels = [(0.0, file_bytes); 3];
+    let mut entry = Vec::new();
+    let mut nanos = 0.0;
+    for (number, stage) in stages.iter().enumerate() {
+        context.charges.clear();
+        let began = Instant::now();
+        stage.apply(&mut sample, context).ok()?;
+        nanos += began.elapsed().as_nanos() as f64;
+        let read = context.charges.iter().filter(|charge| charge.stage == "read");
+        levels[0].0 += read.map(|charge| charge.time.as_nanos() as f64).sum::<f64>();
+        for (level, last) in [(1, decoded), (2, stages.len())] {
+            if number + 1 == last {
+                entry::write(&sample, dtype, &mut entry);
+                levels[level] = (nanos, entry.len() as f64);
+            }
+        }
+    }
+    Some(levels)
+}
+
+fn file_bytes(sample: &Sample) -> f64 {
+    let bytes = |value: &Value| match value {
+        Value::Media(media) => match &media.place {
+            MediaPlace::Bytes(bytes) => bytes.len() as u64,
+            MediaPlace::Range { length, .. } => *length,
+            MediaPlace::File => std::fs::metadata(&media.path).map_or(0, |about| about.len()),
+        },
+        other => other.bytes() as u64,
+    };
+    sample.fields().map(|(_, value)| bytes(value)).sum::<u64>() as f64
+}

@@ -1,0 +1,183 @@
+//! How do kept samples lie on the disk?
+//!
+//! In pairs of files that are only ever appended to, each written by one process: `NAME.data` holds entries one behind the
+//! other, `NAME.index` says of each where it is and what it must hash to. An entry counts when its record in the index is
+//! there, which is written after it. No byte of either file is without a check, so whatever becomes of them is noticed:
+//!
+//! ```text
+//! .data   magic 8 | version 4 | 0 4 | shard 16 | check 8 | 0 24 ║ entry │ entry │ entry …
+//! .index  magic 8 | version 4 | length of words 4 | chain 32 | shard 16 | words … | check 8 ║ record │ record …
+//! record  key 16 | offset 8 | length 4 | number 4 | check of the entry 8 | check of the record 8
+//! ```
+//!
+//! The check of an entry begins with its key, and that of a record with the shard and its place in it: entries or records
+//! that changed places are found out too.
+
+use std::{
+    fs::File,
+    io,
+    path::Path,
+    sync::atomic::{AtomicU32, Ordering},
+    time::SystemTime,
+};
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::key::{Chain, Key};
+use crate::read::{ReadAt, read_exact_at, read_full_at};
+
+const MAGIC: &[u8; 8] = b"feedwatr";
+const VERSION: u32 = 1;
+pub(super) const DATA_HEAD: u64 = 64;
+pub(super) const RECORD: usize = 48;
+/// Longer words than this nobody wrote.
+const MOST_WORDS: usize = 64 * 1024;
+
+/// The name of a shard: which chain, when it was begun and by whom, so that no two are the same.
+pub(super) fn name(chain: &Chain, shard: u128) -> String {
+    let prefix = prefix(chain);
+    format!("{prefix}{shard:032x}")
+}
+
+/// How the names of a chain's shards begin.
+pub(super) fn prefix(chain: &Chain) -> String {
+    let first = chain.hash.first_chunk::<8>().map_or(0, |bytes| u64::from_be_bytes(*bytes));
+    format!("{first:016x}-")
+}
+
+/// A number that no other shard has; later ones are larger.
+pub(super) fn new_number() -> u128 {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let nanos = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+    // The process and a count, for two that begin at the same moment.
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    (nanos & ((1 << 80) - 1)) << 48 | u128::from(std::process::id()) << 16 | u128::from(count & 0xffff)
+}
+
+/// The head of a `.data` file.
+pub(super) fn data_head(shard: u128) -> Vec<u8> {
+    let mut head = Vec::with_capacity(DATA_HEAD as usize);
+    head.extend(MAGIC);
+    head.extend(VERSION.to_le_bytes());
+    head.extend([0; 4]);
+    head.extend(shard.to_le_bytes());
+    head.resize(DATA_HEAD as usize - 8, 0);
+    head.extend(xxh3_64_with_seed(&head, 0).to_le_bytes());
+    head
+}
+
+/// The head of an `.index` file.
+pub(super) fn index_head(chain: &Chain, shard: u128) -> Vec<u8> {
+    let mut head = Vec::new();
+    head.extend(MAGIC);
+    head.extend(VERSION.to_le_bytes());
+    head.extend((chain.words.len() as u32).to_le_bytes());
+    head.extend(chain.hash);
+    head.extend(shard.to_le_bytes());
+    head.extend(chain.words.as_bytes());
+    head.extend(xxh3_64_with_seed(&head, 1).to_le_bytes());
+    head
+}
+
+/// What an entry must hash to.
+pub(super) fn check(key: Key, entry: &[u8]) -> u64 {
+    xxh3_64_with_seed(entry, key as u64 ^ (key >> 64) as u64)
+}
+
+/// Where an entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Record {
+    pub(super) key: Key,
+    pub(super) offset: u64,
+    pub(super) length: u32,
+    pub(super) check: u64,
+}
+
+impl Record {
+    pub(super) fn write(&self, shard: u128, number: u32) -> [u8; RECORD] {
+        let mut bytes = [0; RECORD];
+        bytes[..16].copy_from_slice(&self.key.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.length.to_le_bytes());
+        bytes[28..32].copy_from_slice(&number.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.check.to_le_bytes());
+        let check = xxh3_64_with_seed(&bytes[..40], shard as u64 ^ (shard >> 64) as u64);
+        bytes[40..].copy_from_slice(&check.to_le_bytes());
+        bytes
+    }
+
+    /// Nothing where it is not what was written there.
+    pub(super) fn read(bytes: &[u8; RECORD], shard: u128, number: u32) -> Option<Self> {
+        let (key, rest) = bytes.split_first_chunk::<16>()?;
+        let (offset, rest) = rest.split_first_chunk::<8>()?;
+        let (length, rest) = rest.split_first_chunk::<4>()?;
+        let (check, _) = rest.get(4..)?.split_first_chunk::<8>()?;
+        let record = Self {
+            key: Key::from_le_bytes(*key),
+            offset: u64::from_le_bytes(*offset),
+            length: u32::from_le_bytes(*length),
+            check: u64::from_le_bytes(*check),
+        };
+        (record.write(shard, number) == *bytes).then_some(record)
+    }
+
+    /// The byte behind the entry.
+    pub(super) fn end(&self) -> u64 {
+        self.offset.saturating_add(u64::from(self.length))
+    }
+}
+
+/// What stands at the head of an index.
+pub(super) struct Head {
+    pub(super) chain: [u8; 32],
+    pub(super) shard: u128,
+    pub(super) words: String,
+    /// Where its records begin.
+    pub(super) bytes: u64,
+}
+
+/// The head of an index; nothing where it is damaged or of another version.
+pub(super) fn read_head(index: &dyn ReadAt) -> Option<Head> {
+    let mut fixed = [0; 64];
+    read_exact_at(index, &mut fixed, 0).ok()?;
+    let (magic, rest) = fixed.split_first_chunk::<8>()?;
+    let (version, rest) = rest.split_first_chunk::<4>()?;
+    let (length, rest) = rest.split_first_chunk::<4>()?;
+    let (chain, rest) = rest.split_first_chunk::<32>()?;
+    let length = u32::from_le_bytes(*length) as usize;
+    if magic != MAGIC || u32::from_le_bytes(*version) != VERSION || length > MOST_WORDS {
+        return None;
+    }
+    let mut whole = fixed.to_vec();
+    whole.resize(64 + length + 8, 0);
+    read_exact_at(index, &mut whole[64..], 64).ok()?;
+    let (head, stored) = whole.split_last_chunk::<8>()?;
+    (xxh3_64_with_seed(head, 1) == u64::from_le_bytes(*stored)).then_some(())?;
+    Some(Head {
+        chain: *chain,
+        shard: u128::from_le_bytes(*rest.first_chunk()?),
+        words: String::from_utf8(head[64..].to_vec()).ok()?,
+        bytes: whole.len() as u64,
+    })
+}
+
+/// Whether a `.data` file is the one of this shard.
+pub(super) fn belongs(data: &dyn ReadAt, shard: u128) -> bool {
+    let mut head = [0; DATA_HEAD as usize];
+    read_exact_at(data, &mut head, 0).is_ok() && head[..] == data_head(shard)
+}
+
+/// The records of an index from `number` on: whole ones, each as it is or nothing where it is damaged.
+pub(super) fn read_records(index: &dyn ReadAt, head: &Head, number: u32) -> io::Result<Vec<Option<Record>>> {
+    let at = head.bytes + u64::from(number) * RECORD as u64;
+    let mut bytes = vec![0; usize::try_from(index.size()?.saturating_sub(at)).unwrap_or(0)];
+    let count = read_full_at(index, &mut bytes, at).map_err(|fault| io::Error::other(fault.reason))?;
+    let whole = bytes[..count].as_chunks::<RECORD>().0;
+    let record = |(place, bytes)| Record::read(bytes, head.shard, number + place as u32);
+    Ok(whole.iter().enumerate().map(record).collect())
+}
+
+/// Opens a shard's two files.
+pub(super) fn open(folder: &Path, name: &str) -> io::Result<(File, File)> {
+    Ok((File::open(folder.join(format!("{name}.index")))?, File::open(folder.join(format!("{name}.data")))?))
+}

@@ -1,0 +1,475 @@
+//! How many threads, and how many batches ahead? Found out while the model trains.
+//!
+//! After every few steps: how long did a step take, how much of that was waiting, and what did its batch take to make? Where
+//! steps wait, one thing is changed, by what the figures say it needs. A few steps later it is looked at again: what made
+//! steps shorter stays, what did not is taken back, and not tried again for a while. What counts is the time of a step, the
+//! model's own share in it: a loader that takes the model's cores makes batches faster and steps slower.
+//!
+//! It sees figures and says settings; nothing here runs. The stream of batches is the same whatever it says.
+
+use std::fmt;
+
+use serde::{Serialize, Serializer, ser::SerializeStruct as _};
+
+/// A share of waiting that is worth a change.
+const WORTH: f64 = 0.02;
+/// A step has to become this much shorter for a change to stay.
+const HELPED: f64 = 0.01;
+/// Threads that work less of the time than this are enough of them.
+const BUSY: f64 = 0.7;
+/// Threads slow each other down: so many more are needed than the figures of fewer say.
+const CROWDED: f64 = 1.15;
+/// The model's own part of a step has become slower by more than noise.
+const SLOWER: f64 = 1.05;
+/// Steps after a change that still have batches from before it.
+const SETTLE: u64 = 2;
+/// Steps that are looked at together: few at first, when something may be badly wrong.
+const FIRST: usize = 4;
+const LATER: usize = 16;
+const EARLY_STEPS: u64 = 32;
+/// Steps for which what did not help is not tried again; twice as many the next time.
+const REST: u64 = 32;
+const LONGEST_REST: u64 = 4096;
+/// How many times as many batches are made ahead when some come late. A little deeper often shows nothing.
+const DEEPER: usize = 4;
+/// Decisions that are remembered.
+const REMEMBERED: usize = 256;
+
+/// What may be changed, and how far.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Limits {
+    /// Threads there can be at all.
+    pub(crate) threads: usize,
+    /// Cores that they may keep busy.
+    pub(crate) cores: f64,
+    /// Batches ahead there can be at all.
+    pub(crate) depth: usize,
+    pub(crate) tune_threads: bool,
+    pub(crate) tune_depth: bool,
+}
+
+/// A setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Setting {
+    pub(crate) threads: usize,
+    pub(crate) depth: usize,
+}
+
+/// A step, in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Seen {
+    /// How long its batch was waited for.
+    pub(crate) wait: f64,
+    /// How long the model took, and whatever else the training loop does.
+    pub(crate) own: f64,
+    /// What workers did for a batch, all together, with what they waited for disks.
+    pub(crate) work: f64,
+    /// How much of that they computed or wanted to; nothing where the system does not say.
+    pub(crate) computed: Option<f64>,
+}
+
+/// What was changed, why, and what came of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    /// After this many steps.
+    pub step: u64,
+    /// `threads` or `prefetch`.
+    pub what: &'static str,
+    /// What it was.
+    pub from: usize,
+    /// What it became.
+    pub to: usize,
+    /// Why.
+    pub why: String,
+    /// How long a step was before, in nanoseconds.
+    pub before_nanos: f64,
+    /// How long a step was expected to be after it, in nanoseconds.
+    pub expected_nanos: f64,
+    /// How long it was.
+    pub observed_nanos: Option<f64>,
+    /// Whether it stayed; nothing while that is not known.
+    pub kept: Option<bool>,
+}
+
+impl Serialize for Decision {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { step, what, from, to, before_nanos, expected_nanos, observed_nanos, kept, .. } = self;
+        let mut fields = serializer.serialize_struct("Decision", 9)?;
+        fields.serialize_field("step", step)?;
+        fields.serialize_field("what", what)?;
+        fields.serialize_field("from", from)?;
+        fields.serialize_field("to", to)?;
+        fields.serialize_field("before_nanos", before_nanos)?;
+        fields.serialize_field("expected_nanos", expected_nanos)?;
+        fields.serialize_field("observed_nanos", observed_nanos)?;
+        fields.serialize_field("kept", kept)?;
+        // As people read it.
+        fields.serialize_field("text", &self.to_string())?;
+        fields.end()
+    }
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { step, what, from, to, why, before_nanos, expected_nanos, observed_nanos, kept } = self;
+        write!(
+            f,
+            "step {step}: {what} {from} → {to}, because {why}. Steps took {}, expected {}",
+            span(*before_nanos),
+            span(*expected_nanos)
+        )?;
+        match (observed_nanos, kept) {
+            (Some(nanos), Some(true)) => write!(f, ", were {}: kept", span(*nanos)),
+            (Some(nanos), _) => write!(f, ", were {}: taken back", span(*nanos)),
+            (None, _) => write!(f, "; not known yet"),
+        }
+    }
+}
+
+fn span(nanos: f64) -> String {
+    if nanos >= 1e9 {
+        format!("{:.2} s", nanos / 1e9)
+    } else if nanos >= 1e6 {
+        format!("{:.1} ms", nanos / 1e6)
+    } else {
+        format!("{:.0} µs", nanos / 1e3)
+    }
+}
+
+/// Some steps together.
+#[derive(Debug, Clone, Copy)]
+struct Window {
+    wait: f64,
+    own: f64,
+    work: f64,
+    /// The share of the work in which a core was wanted.
+    computed: f64,
+}
+
+impl Window {
+    fn of(seen: &[Seen]) -> Self {
+        let count = seen.len().max(1) as f64;
+        let mean = |of: fn(&Seen) -> f64| seen.iter().map(of).sum::<f64>() / count;
+        let mut own: Vec<f64> = seen.iter().map(|step| step.own).collect();
+        own.sort_by(f64::total_cmp);
+        let work = mean(|step| step.work);
+        let computed = seen.iter().map(|step| step.computed).sum::<Option<f64>>().map(|sum| sum / count);
+        Self {
+            wait: mean(|step| step.wait),
+            // The middle: an evaluation or a checkpoint between two steps is not the model's pace.
+            own: own.get(own.len() / 2).copied().unwrap_or(0.0),
+            work,
+            computed: computed
+                .filter(|_| work > 0.0)
+                .map_or(1.0, |computed| (computed / work).clamp(0.02, 1.0)),
+        }
+    }
+
+    fn step(&self) -> f64 {
+        self.wait + self.own
+    }
+}
+
+/// What can be changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    MoreThreads,
+    FewerThreads,
+    Deeper,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Rest {
+    until: u64,
+    next: u64,
+}
+
+struct Trial {
+    kind: Kind,
+    before: Setting,
+    step_nanos: f64,
+}
+
+/// Watches steps, and says what to change.
+pub(crate) struct Tuner {
+    limits: Limits,
+    pub(crate) setting: Setting,
+    seen: Vec<Seen>,
+    step: u64,
+    look_from: u64,
+    trial: Option<Trial>,
+    rests: [Rest; 3],
+    /// The model's own part of a step, when it was shortest with these threads.
+    shortest_own: f64,
+    pub(crate) decisions: Vec<Decision>,
+}
+
+impl Tuner {
+    pub(crate) fn new(limits: Limits, setting: Setting) -> Self {
+        Self {
+            limits,
+            setting,
+            seen: Vec::new(),
+            step: 0,
+            // The first batches are waited for whatever the settings are.
+            look_from: SETTLE,
+            trial: None,
+            rests: [Rest { until: 0, next: REST }; 3],
+            shortest_own: f64::INFINITY,
+            decisions: Vec::new(),
+        }
+    }
+
+    /// A step was taken. The setting from here on, where it is another.
+    pub(crate) fn step(&mut self, seen: Seen) -> Option<Setting> {
+        self.step += 1;
+        if self.step <= self.look_from {
+            return None;
+        }
+        self.seen.push(seen);
+        if self.seen.len() < if self.step <= EARLY_STEPS { FIRST } else { LATER } {
+            return None;
+        }
+        let now = Window::of(&self.seen);
+        self.seen.clear();
+        let before = self.setting;
+        if let Some(trial) = self.trial.take() {
+            self.judge(&trial, &now);
+        }
+        // What was just taken back is not followed by another change at once.
+        if self.setting == before {
+            self.propose(&now);
+        }
+        (self.setting != before).then(|| {
+            self.look_from = self.step + SETTLE;
+            self.setting
+        })
+    }
+
+    fn judge(&mut self, trial: &Trial, now: &Window) {
+        let helped = now.step() < trial.step_nanos * (1.0 - HELPED);
+        if let Some(decision) = self.decisions.last_mut() {
+            decision.observed_nanos = Some(now.step());
+            decision.kept = Some(helped);
+        }
+        let rest = &mut self.rests[trial.kind as usize];
+        if helped {
+            rest.next = REST;
+        } else {
+            *rest = Rest { until: self.step + rest.next, next: (rest.next * 2).min(LONGEST_REST) };
+            self.setting = trial.before;
+        }
+        // Another number of threads, another pace of the model.
+        self.shortest_own = f64::INFINITY;
+    }
+
+    fn rested(&self, kind: Kind) -> bool {
+        self.step >= self.rests[kind as usize].until
+    }
+
+    fn propose(&mut self, now: &Window) {
+        let Setting { threads, depth } = self.setting;
+        let step = now.step().max(1.0);
+        let share = now.wait / step;
+        self.shortest_own = self.shortest_own.min(now.own);
+        // Threads that make a batch in the time of the model's step; and those that the cores suffice for.
+        let needed = (now.work * CROWDED / now.own.max(1.0)).ceil() as usize;
+        let most = ((self.limits.cores / now.computed) as usize).clamp(1, self.limits.threads);
+        let busy = now.work / (threads as f64 * step);
+        if share > WORTH {
+            let waits = format!("a step waits {} of {}", span(now.wait), span(step));
+            let more = self.limits.tune_threads && threads < most && self.rested(Kind::MoreThreads);
+            if more && busy > BUSY {
+                let to = needed.clamp(threads + 1, most);
+                let why = format!("{waits} for a batch that takes {} to make", span(now.work));
+                let expected = now.own.max(now.work / to as f64);
+                return self.try_out(Kind::MoreThreads, Setting { threads: to, depth }, why, now, expected);
+            }
+            if self.limits.tune_depth && depth < self.limits.depth && self.rested(Kind::Deeper) {
+                let to = (depth * DEEPER).min(self.limits.depth);
+                let why = format!(
+                    "{waits} and threads work {:.0} % of the time: some batches come late, others wait",
+                    100.0 * busy.min(1.0)
+                );
+                // What is late now and then does not show when enough is ready.
+                let expected = now.own.max(now.work / threads as f64);
+                return self.try_out(Kind::Deeper, Setting { threads, depth: to }, why, now, expected);
+            }
+            if more {
+                let why = format!("{waits}, and nothing else is left to try");
+                let setting = Setting { threads: threads + 1, depth };
+                self.try_out(Kind::MoreThreads, setting, why, now, now.own);
+            }
+        } else if self.limits.tune_threads
+            && threads > needed.max(1)
+            && now.own > self.shortest_own * SLOWER
+            && self.rested(Kind::FewerThreads)
+        {
+            let why = format!(
+                "the model's own part of a step has gone from {} to {}, and {} would make batches in time",
+                span(self.shortest_own),
+                span(now.own),
+                if needed <= 1 { "one thread".to_owned() } else { format!("{needed} threads") }
+            );
+            let setting = Setting { threads: needed.max(threads / 2).max(1), depth };
+            self.try_out(Kind::FewerThreads, setting, why, now, self.shortest_own);
+        }
+    }
+
+    fn try_out(&mut self, kind: Kind, setting: Setting, why: String, now: &Window, expected_nanos: f64) {
+        let before = self.setting;
+        let (what, from, to) = if kind == Kind::Deeper {
+            ("prefetch", before.depth, setting.depth)
+        } else {
+            ("threads", before.threads, setting.threads)
+        };
+        if self.decisions.len() == REMEMBERED {
+            self.decisions.remove(0);
+        }
+        self.decisions.push(Decision {
+            step: self.step,
+            what,
+            from,
+            to,
+            why,
+            before_nanos: now.step(),
+            expected_nanos,
+            observed_nanos: None,
+            kept: None,
+        });
+        self.trial = Some(Trial { kind, before, step_nanos: now.step() });
+        self.setting = setting;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits =
+        Limits { threads: 32, cores: 4.0, depth: 32, tune_threads: true, tune_depth: true };
+    const WORST: Setting = Setting { threads: 1, depth: 1 };
+
+    /// A machine on paper: what a step takes with a setting, in milliseconds.
+    fn played(tuner: &mut Tuner, steps: u64, mut machine: impl FnMut(u64, Setting) -> Seen) -> Vec<f64> {
+        let mut setting = tuner.setting;
+        let mut walls = Vec::new();
+        for step in 0..steps {
+            let seen = machine(step, setting);
+            walls.push(seen.wait + seen.own);
+            setting = tuner.step(seen).unwrap_or(setting);
+        }
+        walls
+    }
+
+    fn millis(wait: f64, own: f64, work: f64, computed: f64) -> Seen {
+        Seen {
+            wait: wait.max(0.0) * 1e6,
+            own: own * 1e6,
+            work: work * 1e6,
+            computed: Some(work * computed * 1e6),
+        }
+    }
+
+    #[test]
+    fn dear_batches_get_the_threads_they_need_at_once_and_the_log_says_so() {
+        let mut tuner = Tuner::new(LIMITS, WORST);
+        // 150 ms of work for a step of 50 ms.
+        let walls = played(&mut tuner, 60, |_, setting| {
+            millis(150.0 / setting.threads as f64 - 50.0, 50.0, 150.0, 1.0)
+        });
+        assert_eq!(tuner.setting, Setting { threads: 4, depth: 1 });
+        assert!(walls[10..].iter().all(|wall| (wall - 50e6).abs() < 1.0), "{walls:?}");
+        insta::assert_snapshot!(tuner.decisions[0], @"step 6: threads 1 → 4, because a step waits 100.0 ms of 150.0 ms for a batch that takes 150.0 ms to make. Steps took 150.0 ms, expected 50.0 ms, were 50.0 ms: kept");
+        assert_eq!(tuner.decisions.len(), 1, "and is content");
+    }
+
+    #[test]
+    fn no_more_threads_compute_than_there_are_cores_and_more_wait_for_disks() {
+        let mut tuner = Tuner::new(LIMITS, WORST);
+        played(&mut tuner, 200, |_, setting| {
+            let threads = setting.threads.min(4) as f64;
+            millis(900.0 / threads - 50.0, 50.0, 900.0 * setting.threads as f64 / threads, 1.0)
+        });
+        assert_eq!(tuner.setting.threads, 4);
+        let mut tuner = Tuner::new(LIMITS, WORST);
+        played(&mut tuner, 60, |_, setting| millis(900.0 / setting.threads as f64 - 50.0, 50.0, 900.0, 0.05));
+        assert!((18..=32).contains(&tuner.setting.threads), "{:?}", tuner.setting);
+        let mut ceiling = Tuner::new(Limits { cores: 3.2, ..LIMITS }, WORST);
+        played(&mut ceiling, 60, |_, setting| {
+            millis(900.0 / setting.threads as f64 - 50.0, 50.0, 900.0, 1.0)
+        });
+        assert_eq!(ceiling.setting.threads, 3, "80 % of four cores");
+    }
+
+    #[test]
+    fn batches_that_come_late_now_and_then_are_made_earlier() {
+        let mut tuner = Tuner::new(LIMITS, Setting { threads: 2, depth: 1 });
+        // Every eighth is slow, and a queue of four hides it.
+        let walls = played(&mut tuner, 80, |step, setting| {
+            let late = if step % 4 == 0 && setting.depth < 4 { 40.0 } else { 0.0 };
+            millis(late, 50.0, 60.0, 1.0)
+        });
+        assert_eq!(tuner.setting.threads, 2);
+        assert_eq!(tuner.setting.depth, 4);
+        assert!(walls[60..].iter().all(|wall| (wall - 50e6).abs() < 1.0));
+    }
+
+    #[test]
+    fn what_does_not_help_is_taken_back_and_tried_ever_more_rarely() {
+        let mut tuner = Tuner::new(LIMITS, WORST);
+        // A disk that gives what it gives.
+        played(&mut tuner, 3_000, |_, setting| millis(70.0, 50.0, 100.0 * setting.threads as f64, 0.1));
+        assert_eq!(tuner.setting, WORST);
+        assert!(tuner.decisions.iter().all(|decision| decision.kept != Some(true)));
+        let late = tuner.decisions.iter().filter(|decision| decision.step > 1_500).count();
+        assert!(late <= 4, "{late} of {}", tuner.decisions.len());
+    }
+
+    #[test]
+    fn threads_that_slow_the_model_down_go() {
+        let mut tuner = Tuner::new(LIMITS, Setting { threads: 4, depth: 3 });
+        // From step 100 on others want the cores too: each thread beyond the second costs the model a tenth.
+        played(&mut tuner, 400, |step, setting| {
+            let crowded = if step > 100 { 0.1 * setting.threads.saturating_sub(2) as f64 } else { 0.0 };
+            millis(0.0, 50.0 * (1.0 + crowded), 60.0, 1.0)
+        });
+        assert_eq!(tuner.setting, Setting { threads: 2, depth: 3 });
+        let last = tuner.decisions.last().map(ToString::to_string).unwrap_or_default();
+        assert!(
+            last.contains("threads 4 → 2, because the model's own part of a step has gone from"),
+            "{last}"
+        );
+        assert!(last.ends_with("kept"), "{last}");
+    }
+
+    #[test]
+    fn a_model_that_became_slower_by_itself_keeps_its_threads() {
+        let mut tuner = Tuner::new(LIMITS, Setting { threads: 4, depth: 3 });
+        played(&mut tuner, 400, |step, _| millis(0.0, if step > 100 { 80.0 } else { 50.0 }, 60.0, 1.0));
+        assert_eq!(tuner.setting.threads, 4);
+    }
+
+    #[test]
+    fn somebody_who_takes_the_cores_half_way_makes_it_neither_collapse_nor_swing() {
+        let mut tuner = Tuner::new(LIMITS, WORST);
+        let mut changes = 0;
+        let mut last = WORST;
+        played(&mut tuner, 600, |step, setting| {
+            changes += u64::from(step > 60 && setting != last);
+            last = setting;
+            let slowed = if step > 300 { 2.0 } else { 1.0 };
+            millis(180.0 * slowed / setting.threads.min(4) as f64 - 50.0, 50.0, 180.0 * slowed, 1.0)
+        });
+        assert_eq!(tuner.setting.threads, 4);
+        assert!(changes <= 12, "{changes} changes");
+    }
+
+    #[test]
+    fn what_was_said_is_left_alone() {
+        let fixed = Limits { tune_threads: false, tune_depth: false, ..LIMITS };
+        let mut tuner = Tuner::new(fixed, WORST);
+        played(&mut tuner, 100, |_, _| millis(500.0, 50.0, 550.0, 1.0));
+        assert_eq!((tuner.setting, tuner.decisions.len()), (WORST, 0));
+    }
+}
