@@ -9,8 +9,8 @@ use std::{
 };
 
 use feedwater::{
-    Audio, Batch, Builder, LogMel, Noise, Npy, Pipeline, Policy, ReadyBatch, Result, SpecAugment, Tokenize,
-    field,
+    Audio, Batch, Builder, Cache, DType, LogMel, Noise, Npy, Pipeline, Policy, ReadyBatch, Result,
+    SpecAugment, Tokenize, cache::Level, field,
 };
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
@@ -21,7 +21,7 @@ mod truth;
 mod tuning;
 
 const USAGE: &str = "feedwater-bench audio|npy|text|facts|truth|tuning --data PATH [--batch-size N] [--threads N] [--epochs N] \
-                     [--tokenizer FILE] [--dump FILE.npy] [--hash]";
+                     [--tokenizer FILE] [--dump FILE.npy] [--hash] [--cache DIR]";
 
 /// The flags, as `peers/measure.py` has them.
 pub(crate) struct Options {
@@ -85,9 +85,18 @@ pub(crate) fn say(line: &str) {
 
 /// Whisper's batches from sound files.
 pub(crate) fn whisper(data: &Path, options: &Options) -> Result<Builder> {
+    let cache = options.path("cache").map(|folder| {
+        let cache = Cache::of(Level::Features).in_folder(folder);
+        if options.flags.get("cache-dtype").is_some_and(|dtype| dtype == "f16") {
+            cache.dtype(DType::F16)
+        } else {
+            cache
+        }
+    });
     Ok(Pipeline::open(data)?
         .decode(Audio::mono(16_000))
         .log_mel(LogMel::whisper(80))
+        .cache(cache)
         .batch(Batch::of(options.number("batch-size", 16)))
         .threads(options.number("threads", 2) as usize)
         .policy(Policy::fail())

@@ -4,6 +4,7 @@
 //! Busy is the share of a step in which the pretended accelerator works; of live tuning, after its first 30 steps.
 
 use std::{
+    fmt::Write as _,
     path::Path,
     sync::{
         Arc,
@@ -156,7 +157,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
                 let flow = workload.flow(&data)?.threads(threads).prefetch(prefetch);
                 let (walls, _) = workload.walls(flow, STEPS, |_| {})?;
                 let busy = 100.0 * workload.busy(&walls[LEARNED..]);
-                table += &format!("  {threads}×{prefetch} {busy:.1}");
+                let _ = write!(table, "  {threads}×{prefetch} {busy:.1}");
                 if busy > best.0 {
                     best = (busy, threads, prefetch);
                 }

@@ -31,6 +31,8 @@ enum Command {
     Profile(commands::profile::Options),
     /// Make, look at, check or drop what need not be done again
     Cache(commands::cache::Options),
+    /// Look for the settings that are best for a dataset on this machine
+    Tune(commands::tune::Options),
     /// Make a dataset to try things on
     Generate(commands::generate::Options),
     /// Say where the accelerator of a recorded run waits, what it costs and what will fix it
@@ -59,10 +61,14 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(parsed) => parsed,
         Err(code) => return code,
     };
+    if train::config::found(&arguments) {
+        eprintln!("settings  from {}", commands::tune::FILE);
+    }
     let done = match command {
         Command::Inspect(options) => commands::inspect::run(&options),
         Command::Profile(options) => commands::profile::run(&options),
         Command::Cache(options) => commands::cache::run(&options),
+        Command::Tune(options) => commands::tune::run(&options),
         Command::Generate(options) => commands::generate::run(&options).map(|()| 0),
         Command::Report(options) => commands::report::run(&options),
         Command::Compare(options) => commands::compare::run(&options),

@@ -24,6 +24,7 @@ pub mod split;
 pub mod rules;
 pub mod diagnosis;
 pub mod what_if;
+pub mod search;
 pub mod worth;
 pub mod gate;
 pub mod compare;

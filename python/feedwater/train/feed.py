@@ -112,8 +112,13 @@ def sized(pipeline: Pipeline, settings: Settings, batch_size: int) -> Pipeline:
     if settings.cpu_ceiling:
         pipeline = pipeline.cpu_ceiling(settings.cpu_ceiling)
     if settings.cache != "off":
-        asked = {"folder": settings.cache_dir, "dtype": settings.cache_dtype, "most_bytes": settings.cache_size}
-        pipeline = pipeline.cache(settings.cache, key=settings.cache_key, **asked)
+        pipeline = pipeline.cache(
+            settings.cache,
+            folder=settings.cache_dir,
+            dtype=settings.cache_dtype,
+            key=settings.cache_key,
+            most_bytes=settings.cache_size,
+        )
     rank = os.environ.get("RANK", "0")
     name = "quarantine.jsonl" if rank == "0" else f"quarantine.rank{rank}.jsonl"
     return pipeline.policy("skip", quarantine=settings.output_dir / name)

@@ -72,6 +72,7 @@ impl Where {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(args_override_self = true)]
 struct Build {
     /// A folder, a manifest, a table, text or shards
     data: PathBuf,
@@ -90,6 +91,9 @@ struct Build {
     /// Threads; as many as there are cores unless given
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
+    /// Batches made ahead
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
+    prefetch: u16,
     #[command(flatten)]
     caching: Caching,
     /// Print one JSON object
@@ -127,7 +131,7 @@ fn build(options: &Build) -> miette::Result<u8> {
         tokenizer: options.tokenizer.clone(),
         batch_size: 16,
         threads,
-        prefetch: 4,
+        prefetch: usize::from(options.prefetch),
         half: false,
         pad_to_longest: options.pad_longest,
         chunk: options.use_chunking,
@@ -167,7 +171,8 @@ fn build(options: &Build) -> miette::Result<u8> {
         "built     {}: {} entries in {seconds:.1} s, {} were there before, {} written",
         cache.level.name(),
         cache.entries,
-        cache.hits.min(samples),
+        // The first of another epoch are looked at too.
+        samples.saturating_sub(cache.misses),
         human_bytes(cache.written_bytes),
     );
     for (name, what) in [("why      ", &cache.why), ("warning: ", &cache.trouble)] {

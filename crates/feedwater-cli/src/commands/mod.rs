@@ -12,5 +12,6 @@ pub(crate) mod report;
 #[cfg(feature = "train")]
 pub(crate) mod quickstart;
 pub(crate) mod train;
+pub(crate) mod tune;
 #[cfg(feature = "train")]
 pub(crate) mod transcribe;

@@ -51,7 +51,7 @@ Exit codes:
 
 /// What to measure.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, args_override_self = true)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct Options {
     /// A folder, a manifest, a table, text or shards; a small set is generated where it is left out
@@ -130,7 +130,7 @@ pub(crate) struct Options {
     command: Vec<OsString>,
 }
 
-fn milliseconds(text: &str) -> Result<f64, String> {
+pub(crate) fn milliseconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if (0.0..=600_000.0).contains(&value) => Ok(value),
         _ => Err("a number of milliseconds between 0 and 600000".to_owned()),

@@ -6,6 +6,8 @@ use std::{ffi::OsString, fs, path::Path};
 use miette::miette;
 use serde_json::Value;
 
+use crate::commands::tune;
+
 /// Keys of other trainers' files for what is always done here, with what is said about them.
 const NEEDLESS: [(&str, &str); 4] = [
     ("use-tf-native-loading", "loading is native anyway"),
@@ -17,10 +19,40 @@ const FLAG: &str = "--config";
 /// More than this is no configuration.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// The arguments, with what the file of `--config` says behind the recipe's name.
+/// The arguments, with what `feedwater.toml` and the file of `--config` say behind the command's name.
 pub(crate) fn spliced(arguments: Vec<OsString>) -> miette::Result<Vec<OsString>> {
-    let Some(file) = named(&arguments) else { return Ok(arguments) };
-    let path = Path::new(&file);
+    let Some((command, words)) = reads(&arguments) else { return Ok(arguments) };
+    let mut flags = Vec::new();
+    if found(&arguments) {
+        flags.extend(flags_of(Path::new(tune::FILE), command)?);
+    }
+    if let Some(file) = named(&arguments) {
+        flags.extend(flags_of(Path::new(&file), command)?);
+    }
+    let mut arguments = arguments.into_iter();
+    let mut spliced: Vec<OsString> = arguments.by_ref().take(words).collect();
+    spliced.extend(flags.into_iter().map(OsString::from));
+    spliced.extend(arguments);
+    Ok(spliced)
+}
+
+/// Whether a command has settings from `feedwater.toml`.
+pub(crate) fn found(arguments: &[OsString]) -> bool {
+    reads(arguments).is_some() && Path::new(tune::FILE).is_file()
+}
+
+/// The name of a command that reads settings, and how many words come before its flags.
+fn reads(arguments: &[OsString]) -> Option<(&'static str, usize)> {
+    match (arguments.get(1)?.to_str()?, arguments.get(2).and_then(|word| word.to_str())) {
+        ("train", Some(recipe)) if !recipe.starts_with('-') => Some(("train", 3)),
+        ("profile", _) if !arguments.iter().any(|word| word == "--") => Some(("profile", 2)),
+        ("cache", Some("build")) => Some(("cache", 3)),
+        _ => None,
+    }
+}
+
+/// What a file says, as flags of a command.
+fn flags_of(path: &Path, command: &str) -> miette::Result<Vec<String>> {
     let wrong = |what: String| {
         miette!(
             help = "keys are the names of flags: `batch_size: 16`",
@@ -33,15 +65,20 @@ pub(crate) fn spliced(arguments: Vec<OsString>) -> miette::Result<Vec<OsString>>
         return Err(wrong(format!("it has {size} bytes")));
     }
     let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-    let said: Value = serde_saphyr::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    let mut said: Value = if path.extension().is_some_and(|ending| ending == "toml") {
+        toml::from_str(&text).map_err(|error| wrong(error.message().to_owned()))?
+    } else {
+        serde_saphyr::from_str(&text).map_err(|error| wrong(error.to_string()))?
+    };
+    // What is for another command is not for this one.
+    if let Value::Object(map) = &mut said {
+        for other in ["train", "profile", "cache"].iter().filter(|other| **other != command) {
+            map.retain(|key, value| key != other || !value.is_object());
+        }
+    }
     let mut flags = Vec::new();
     flatten(&said, &mut flags).map_err(wrong)?;
-    let mut arguments = arguments.into_iter();
-    // The program, `train`, the recipe.
-    let mut spliced: Vec<OsString> = arguments.by_ref().take(3).collect();
-    spliced.extend(flags.into_iter().map(OsString::from));
-    spliced.extend(arguments);
-    Ok(spliced)
+    Ok(flags)
 }
 
 fn named(arguments: &[OsString]) -> Option<OsString> {
@@ -105,6 +142,25 @@ mod tests {
             vec!["feedwater", "train", "tts", "--bf16", "--num-workers=24", "--prefetch-buffer-size=6"];
         expected.extend(["--config", file, "--num-workers", "2"]);
         assert_eq!(spliced, expected);
+    }
+
+    #[test]
+    fn a_file_of_tune_has_flags_for_all_and_sections_for_some() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("feedwater.toml");
+        fs::write(
+            &path,
+            "threads = 2\ncache = \"features\"\n\n[train]\nbatch-size = 16\n\n[profile]\nhalf = true\n",
+        )
+        .unwrap();
+        assert_eq!(flags_of(&path, "train").unwrap(), ["--cache=features", "--threads=2", "--batch-size=16"]);
+        assert_eq!(flags_of(&path, "profile").unwrap(), ["--cache=features", "--half", "--threads=2"]);
+        let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+        assert_eq!(reads(&words("feedwater train whisper --bf16")), Some(("train", 3)));
+        assert_eq!(reads(&words("feedwater cache build data")), Some(("cache", 3)));
+        // A script has settings of its own.
+        assert_eq!(reads(&words("feedwater profile -- python train.py")), None);
+        assert_eq!(reads(&words("feedwater train --help")), None);
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod augment;
 mod balance;
 mod batch_size;
 mod bursty;
+mod cache;
 mod collate;
 mod compute_bound;
 mod copy;
@@ -37,6 +38,7 @@ pub type Rule = fn(&Facts<'_>) -> Option<Finding>;
 pub const ALL: &[Rule] = &[
     input::find,
     disk::find,
+    cache::find,
     decode::find,
     resample::find,
     transform::find,
@@ -69,7 +71,7 @@ const LEAST_GAIN: f64 = 0.03;
 const AUGMENTS: &[&str] = &["noise", "gain", "time_shift", "spec_augment", "augment"];
 /// Stages that have a rule of their own.
 const NAMED: &[&str] =
-    &["source", "read", "decode", "resample", "tokenize", "batch", "collate", "deliver", "gil"];
+    &["source", "cache", "read", "decode", "resample", "tokenize", "batch", "collate", "deliver", "gil"];
 
 impl Facts<'_> {
     /// A finding with what all findings have.

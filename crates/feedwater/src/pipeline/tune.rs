@@ -17,6 +17,7 @@ const WORTH: f64 = 0.02;
 const HELPED: f64 = 0.01;
 /// Threads that work less of the time than this are enough of them.
 const BUSY: f64 = 0.7;
+const SATURATED: f64 = 0.92;
 /// Threads slow each other down: so many more are needed than the figures of fewer say.
 const CROWDED: f64 = 1.15;
 /// The model's own part of a step has become slower by more than noise.
@@ -285,7 +286,9 @@ impl Tuner {
                 let expected = now.own.max(now.work / to as f64);
                 return self.try_out(Kind::MoreThreads, Setting { threads: to, depth }, why, now, expected);
             }
-            if self.limits.tune_depth && depth < self.limits.depth && self.rested(Kind::Deeper) {
+            // Where all threads work all the time, there is nothing to make earlier.
+            let deeper = self.limits.tune_depth && depth < self.limits.depth && busy < SATURATED;
+            if deeper && self.rested(Kind::Deeper) {
                 let to = (depth * DEEPER).min(self.limits.depth);
                 let why = format!(
                     "{waits} and threads work {:.0} % of the time: some batches come late, others wait",

@@ -1,0 +1,228 @@
+//! `feedwater tune`: which settings are best for this data on this machine?
+
+use std::{
+    fmt::Write as _,
+    fs,
+    io::IsTerminal,
+    path::{Path, PathBuf},
+};
+
+use feedwater_profile::{
+    machine,
+    record::Host,
+    search::{Found, Point, Row, Space, search},
+};
+use indicatif::{ProgressBar, ProgressStyle};
+use miette::{IntoDiagnostic, WrapErr, miette};
+use serde_json::json;
+
+use super::report::print;
+use crate::{
+    caching::{Caching, Kept},
+    profile::{
+        run::{self, Job},
+        setup::{Setup, Task},
+    },
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  feedwater tune data/speech
+  feedwater tune data/speech --step-ms 120 --batch-sizes 8,16,32
+  feedwater tune data/features --task npy --step-ms 0 --write my.toml
+  feedwater tune data/speech --cache --half
+
+The accelerator is pretended: busy for --step-ms with a batch of --batch-size, and
+in proportion with others. Without --cache and --half they are not tried: one takes
+room on the disk, the other changes what the model gets.
+
+What is found is written to feedwater.toml, which `train`, `profile` and `cache
+build` read where they are started; a flag counts more than what it says.
+
+Exit codes:
+  0  found
+  2  the data cannot be read, or the command line is wrong";
+
+/// The file that commands read where they are started.
+pub(crate) const FILE: &str = "feedwater.toml";
+
+/// What to look for.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
+pub(crate) struct Options {
+    /// A folder, a manifest, a table, text or shards
+    data: PathBuf,
+    /// What the model would be; found by looking where it is left out
+    #[arg(long, value_enum)]
+    task: Option<Task>,
+    /// The tokenizer of a text task, or of the transcripts of a Whisper task
+    #[arg(long, value_name = "FILE")]
+    tokenizer: Option<PathBuf>,
+    /// Samples of a step (blocks of 512 tokens for text)
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=65_536))]
+    batch_size: u64,
+    /// Other sizes that may be chosen
+    #[arg(long, value_delimiter = ',', value_name = "N,…", value_parser = clap::value_parser!(u64).range(1..=65_536))]
+    batch_sizes: Vec<u64>,
+    /// How long the accelerator is busy with a batch; 0: there is none
+    #[arg(long, default_value_t = 50.0, value_parser = super::profile::milliseconds)]
+    step_ms: f64,
+    /// Steps of a run
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(20..))]
+    num_steps: u64,
+    /// Try features from a cache, in a folder that is dropped afterwards
+    #[arg(long)]
+    cache: bool,
+    /// Try half precision
+    #[arg(long)]
+    half: bool,
+    /// Features as long as the clips, instead of 30 s: lengths can then be put together
+    #[arg(long)]
+    pad_longest: bool,
+    /// Where the settings go
+    #[arg(long, value_name = "FILE", default_value = FILE)]
+    write: PathBuf,
+    /// Print one JSON object: {version, data, best, rows, settings}
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(options: &Options) -> miette::Result<u8> {
+    let scratch = tempfile::tempdir().into_diagnostic().wrap_err("could not make a folder for records")?;
+    let task = options.task.map_or_else(|| Task::of(&options.data), Ok)?;
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let host = machine::host_with_data(&options.data);
+    let progress = if std::io::stderr().is_terminal() && !options.json {
+        ProgressBar::new(0)
+    } else {
+        ProgressBar::hidden()
+    };
+    if let Ok(style) = ProgressStyle::with_template("{msg:44} {bar:24} step {pos} of {len}") {
+        progress.set_style(style);
+    }
+    let space = space(options, task, cores);
+    let base = Point {
+        threads: cores,
+        prefetch: 4,
+        batch_size: options.batch_size,
+        buckets: false,
+        half: false,
+        cache: false,
+    };
+    let kept = scratch.path().join("cache");
+    let mut warmed = false;
+    let found = search(&space, base, |point| {
+        let setup = setup(options, task, point, &kept);
+        let name = words(point);
+        // Asked before each run: it drifts.
+        let host = Host { crowding: Some(machine::crowding(cores)), ..host.clone() };
+        let record = scratch.path().join("probe.jsonl");
+        let steps = (options.num_steps * options.batch_size / point.batch_size).clamp(20, options.num_steps);
+        let job = Job { name: &name, host: &host, devices: &[], steps, record: &record, progress: &progress };
+        if point.cache && !std::mem::replace(&mut warmed, true) {
+            run::run(&setup, &job)?;
+        }
+        run::run(&setup, &job)
+    })?;
+    progress.finish_and_clear();
+    fs::write(&options.write, settings(options, &found.best))
+        .map_err(|error| miette!("cannot write `{}`: {error}", options.write.display()))?;
+    if options.json {
+        let Found { best, rows, settings } = &found;
+        let object = json!({
+            "version": 1, "data": options.data, "best": best, "rows": rows, "settings": settings, "wrote": options.write,
+        });
+        print(&object.to_string())?;
+    } else {
+        print(table(&found, &options.write).trim_end())?;
+    }
+    Ok(0)
+}
+
+fn space(options: &Options, task: Task, cores: usize) -> Space {
+    let mut threads: Vec<usize> = std::iter::successors(Some(1), |threads| Some(threads * 2))
+        .take_while(|threads| *threads < cores)
+        .collect();
+    // Where samples wait for disks, more than there are cores.
+    threads.extend([cores, 2 * cores, 4 * cores]);
+    let mut batch_sizes = options.batch_sizes.clone();
+    batch_sizes.push(options.batch_size);
+    batch_sizes.sort_unstable();
+    batch_sizes.dedup();
+    let with = |wanted: bool| if wanted { vec![false, true] } else { vec![false] };
+    Space {
+        threads,
+        prefetch: vec![1, 2, 4, 8, 16],
+        batch_sizes,
+        buckets: with(task == Task::Npy || (task == Task::Whisper && options.pad_longest)),
+        half: with(options.half && task != Task::Text),
+        cache: with(options.cache),
+    }
+}
+
+fn setup(options: &Options, task: Task, point: &Point, kept: &Path) -> Setup {
+    let cache = if point.cache { Kept::Features } else { Kept::Off };
+    Setup {
+        task,
+        data: options.data.clone(),
+        tokenizer: options.tokenizer.clone(),
+        batch_size: point.batch_size,
+        threads: point.threads,
+        prefetch: point.prefetch,
+        half: point.half,
+        pad_to_longest: options.pad_longest,
+        chunk: false,
+        buckets: point.buckets,
+        seed: 7,
+        plain: None,
+        step_nanos: (options.step_ms * 1e6) as u64,
+        step_rows: options.batch_size,
+        caching: Caching { cache, cache_dir: Some(kept.to_owned()), ..Caching::default() },
+    }
+}
+
+fn words(point: &Point) -> String {
+    let Point { threads, prefetch, batch_size, buckets, half, cache } = point;
+    let mut words = format!("{threads} threads, {prefetch} ahead, batch {batch_size}");
+    for (on, word) in [(buckets, ", buckets"), (half, ", f16"), (cache, ", cache")] {
+        if *on {
+            words += word;
+        }
+    }
+    words
+}
+
+fn table(found: &Found, file: &Path) -> String {
+    let mut text = format!("{:<44}{:>12}{:>12}\n", "SETTING", "predicted/s", "measured/s");
+    for Row { point, predicted, measured, .. } in &found.rows {
+        let number = |rate: Option<f64>| rate.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}"));
+        let mark = if *point == found.best { "  best" } else { "" };
+        let _ =
+            writeln!(text, "{:<44}{:>12}{:>12}{mark}", words(point), number(*predicted), number(*measured));
+    }
+    let _ =
+        writeln!(text, "\n{} settings, {} of them tried; samples a second", found.settings, found.rows.len());
+    let _ = writeln!(text, "The plainest that is within 2 % of the fastest is in {}.", file.display());
+    text
+}
+
+/// The file: flags by their names, and in sections those that only one command has.
+fn settings(options: &Options, point: &Point) -> String {
+    let Point { threads, prefetch, batch_size, buckets, half, cache } = point;
+    let mut text = format!(
+        "# Found by `feedwater tune {}`: train, profile and cache build read it here. A flag counts more.\n\
+         threads = {threads}\nprefetch = {prefetch}\n",
+        options.data.display()
+    );
+    if *cache {
+        text += "cache = \"features\"\n";
+    }
+    let _ = write!(text, "\n[train]\nbatch-size = {batch_size}\n\n[profile]\nbatch-size = {batch_size}\n");
+    for (on, flag) in [(*buckets, "buckets"), (*half, "half"), (options.pad_longest, "pad-longest")] {
+        if on {
+            let _ = writeln!(text, "{flag} = true");
+        }
+    }
+    text
+}

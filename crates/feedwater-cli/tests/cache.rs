@@ -1,0 +1,141 @@
+//! Does a cache survive what happens while it is built, and does the command say what is there?
+
+#![expect(clippy::unwrap_used, reason = "a test that fails may stop")]
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output, Stdio},
+    time::Duration,
+};
+
+use serde_json::Value;
+
+const FEEDWATER: &str = env!("CARGO_BIN_EXE_feedwater");
+
+fn feedwater(arguments: &[&str]) -> Output {
+    Command::new(FEEDWATER).args(arguments).output().unwrap()
+}
+
+fn ok(arguments: &[&str]) -> String {
+    let done = feedwater(arguments);
+    assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8(done.stdout).unwrap()
+}
+
+fn json(arguments: &[&str]) -> Value {
+    serde_json::from_str(&ok(arguments)).unwrap()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn it_is_built_shown_checked_and_dropped() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, kept) = (folder.path().join("data"), folder.path().join("cache"));
+    ok(&["generate", "morse", "--out", text(&data), "--clips", "30", "--max-seconds", "3"]);
+    let place = ["--cache-dir", text(&kept)];
+    let built = json(&[&["cache", "build", text(&data), "--json"], &place[..]].concat());
+    assert_eq!((&built["cache"]["level"], &built["cache"]["entries"]), (&"features".into(), &30.into()));
+    let again = ok(&[&["cache", "build", text(&data)], &place[..]].concat());
+    assert!(again.contains("30 were there before, 0 bytes written"), "{again}");
+    let stat = ok(&[&["cache", "stat"], &place[..]].concat());
+    assert!(stat.contains("decode, log_mel: f32\n    30 entries, "), "{stat}");
+    assert!(ok(&[&["cache", "verify"], &place[..]].concat()).starts_with("30 entries are whole ("));
+    // What a run finds there it does not make.
+    let profile =
+        ["profile", text(&data), "--num-steps", "60", "--step-ms", "0", "--cache", "features", "--json"];
+    let found = json(&[&profile, &place[..]].concat());
+    let stages = found["run"]["idle_nanos"].to_string();
+    assert!(stages.contains("\"cache\"") && !stages.contains("\"log_mel\""), "{found}");
+    assert_eq!(json(&[&["cache", "stat", "--json"], &place[..]].concat())["held"][0]["entries"], 30);
+
+    let shard = fs::read_dir(&kept).unwrap().map(|entry| entry.unwrap().path());
+    let shard =
+        shard.into_iter().find(|path| path.extension().is_some_and(|ending| ending == "data")).unwrap();
+    let mut bytes = fs::read(&shard).unwrap();
+    bytes[10_000] ^= 4;
+    fs::write(&shard, bytes).unwrap();
+    let verified = feedwater(&[&["cache", "verify"], &place[..]].concat());
+    let said = String::from_utf8(verified.stdout).unwrap();
+    assert_eq!(verified.status.code(), Some(1));
+    assert!(
+        said.starts_with("29 entries are whole (") && said.contains("1 of 30 entries are damaged"),
+        "{said}"
+    );
+    assert!(said.contains("hint: a run makes anew what is damaged"), "{said}");
+
+    ok(&[&["cache", "clear"], &place[..]].concat());
+    assert!(ok(&[&["cache", "stat"], &place[..]].concat()).ends_with("nothing is kept here\n"));
+}
+
+#[test]
+fn killed_at_two_hundred_moments_it_opens_is_whole_and_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    ok(&["generate", "morse", "--out", text(&data), "--clips", "160", "--max-seconds", "3"]);
+    let (mut kills, mut runs, mut state) = (0, 0, 0x2545_F491_4F6C_DD1D_u64);
+    while kills < 200 {
+        runs += 1;
+        let kept = folder.path().join(format!("cache{runs}"));
+        let build = ["cache", "build", text(&data), "--cache-dir", text(&kept), "--threads", "2"];
+        for _ in 0..20 {
+            let mut child = Command::new(FEEDWATER)
+                .args(build)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            std::thread::sleep(Duration::from_micros(2_000 + state % 60_000));
+            if child.try_wait().unwrap().is_some() {
+                break;
+            }
+            child.kill().unwrap();
+            child.wait().unwrap();
+            kills += 1;
+            let verified = json(&["cache", "verify", "--cache-dir", text(&kept), "--json"]);
+            assert_eq!(verified["verified"]["damaged"], 0, "{verified}");
+        }
+        let built = json(&[&build[..], &["--json"]].concat());
+        assert_eq!(built["cache"]["entries"], 160, "{built}");
+        assert_eq!((&built["cache"]["damaged"], &built["cache"]["trouble"]), (&0.into(), &Value::Null));
+        let verified = json(&["cache", "verify", "--cache-dir", text(&kept), "--json"]);
+        assert_eq!(
+            (&verified["verified"]["damaged"], &verified["verified"]["whole"]),
+            (&0.into(), &160.into())
+        );
+        fs::remove_dir_all(&kept).unwrap();
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_disk_that_is_full_stops_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, disk) = (folder.path().join("data"), folder.path().join("disk"));
+    fs::create_dir(&disk).unwrap();
+    ok(&["generate", "morse", "--out", text(&data), "--clips", "60", "--max-seconds", "3"]);
+    let build = format!(
+        "{FEEDWATER} cache build {} --cache-dir {}/cache --cache-size 1GB --json",
+        data.display(),
+        disk.display()
+    );
+    let script = format!("mount -t tmpfs -o size=2m tmpfs {} && {build}; echo exit $?", disk.display());
+    let done =
+        Command::new("unshare").args(["--user", "--map-root-user", "--mount", "sh", "-c", &script]).output();
+    let said = done.map(|done| String::from_utf8_lossy(&done.stdout).into_owned()).unwrap_or_default();
+    if !said.contains("\"version\"") {
+        eprintln!("skipped: no file system can be made here");
+        return;
+    }
+    let built: Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
+    assert_eq!((&built["samples"], said.ends_with("exit 1\n")), (&60.into(), true), "{said}");
+    let (entries, trouble) =
+        (built["cache"]["entries"].as_u64().unwrap(), built["cache"]["trouble"].to_string());
+    assert!((1..60).contains(&entries) && trouble.contains("No space left"), "{said}");
+}

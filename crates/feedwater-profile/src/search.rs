@@ -1,0 +1,251 @@
+//! Which settings are best for this data on this machine? Predictions first, short runs second.
+//!
+//! One run says what every other setting would bring ([`crate::what_if`]); the most promising are then tried, by turns, since
+//! a machine's pace drifts; and from the best of them one goes on to its neighbours until none is better. Of settings that are
+//! as good as each other the plainest is taken: fewer threads, a shorter queue, no cache.
+
+use serde::Serialize;
+
+use crate::{Record, diagnosis::Facts, what_if::Wish};
+
+/// Settings within this of the best are as good.
+const AS_GOOD: f64 = 0.98;
+/// A neighbour has to be better by more than noise.
+const BETTER: f64 = 1.02;
+/// So many of the most promising are tried.
+const TRIED: usize = 5;
+/// Rounds in which they are, by turns.
+const ROUNDS: usize = 2;
+/// Steps from neighbour to neighbour.
+const MOVES: usize = 4;
+
+/// One setting of everything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Point {
+    /// Threads that make batches.
+    pub threads: usize,
+    /// Batches made ahead.
+    pub prefetch: usize,
+    /// Samples of a batch.
+    pub batch_size: u64,
+    /// Samples of like length together.
+    pub buckets: bool,
+    /// Half precision.
+    pub half: bool,
+    /// Features from a cache.
+    pub cache: bool,
+}
+
+impl Point {
+    /// How much it asks for: of two that are as good, the one that asks for less.
+    fn asks(&self) -> (bool, bool, bool, usize, usize) {
+        (self.cache, self.half, self.buckets, self.threads, self.prefetch)
+    }
+}
+
+/// What may be chosen from. Each list is in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Space {
+    /// Threads.
+    pub threads: Vec<usize>,
+    /// Batches ahead.
+    pub prefetch: Vec<usize>,
+    /// Samples of a batch.
+    pub batch_sizes: Vec<u64>,
+    /// Without and with.
+    pub buckets: Vec<bool>,
+    /// Without and with.
+    pub half: Vec<bool>,
+    /// Without and with.
+    pub cache: Vec<bool>,
+}
+
+/// A setting, and what is known of it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    /// The setting.
+    pub point: Point,
+    /// Samples a second, as predicted.
+    pub predicted: Option<f64>,
+    /// Samples a second, as measured: the mean of its runs.
+    pub measured: Option<f64>,
+    /// How many of those there were.
+    pub runs: usize,
+}
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Found {
+    /// The best, and plainest.
+    pub best: Point,
+    /// All that was tried, the best first.
+    pub rows: Vec<Row>,
+    /// How many settings there are in all.
+    pub settings: usize,
+}
+
+/// Looks for the best of a space, from `base` on. `probe` makes a short run.
+pub fn search<E>(
+    space: &Space,
+    base: Point,
+    mut probe: impl FnMut(&Point) -> Result<Record, E>,
+) -> Result<Found, E> {
+    let first = probe(&base)?;
+    let mut rows = predicted(space, &base, &first);
+    let settings = rows.len();
+    let at = rows.iter().position(|row| row.point == base).unwrap_or_else(|| {
+        rows.push(Row { point: base, predicted: None, measured: None, runs: 0 });
+        rows.len() - 1
+    });
+    note(&mut rows[at], rate(&first));
+    // The plainest of those that are predicted to be as good comes first.
+    let best = rows.iter().filter_map(|row| row.predicted).fold(0.0, f64::max);
+    rows.sort_by(|a, b| {
+        let as_good = |row: &Row| row.predicted.is_some_and(|rate| rate >= best * AS_GOOD);
+        (as_good(b).cmp(&as_good(a))).then_with(|| {
+            if as_good(a) && as_good(b) {
+                a.point.asks().cmp(&b.point.asks())
+            } else {
+                b.predicted.unwrap_or(0.0).total_cmp(&a.predicted.unwrap_or(0.0))
+            }
+        })
+    });
+    let mut tried: Vec<usize> = (0..rows.len().min(TRIED)).collect();
+    tried.extend(rows.iter().position(|row| row.point == base).filter(|at| *at >= TRIED));
+    for _ in 0..ROUNDS {
+        for at in &tried {
+            let record = probe(&rows[*at].point)?;
+            note(&mut rows[*at], rate(&record));
+        }
+    }
+    for _ in 0..MOVES {
+        let here = chosen(&rows);
+        let around = neighbours(space, &rows[here].point);
+        let mut moved = false;
+        for point in around {
+            let Some(at) = rows.iter().position(|row| row.point == point) else { continue };
+            if rows[at].runs > 0 {
+                continue;
+            }
+            for _ in 0..ROUNDS {
+                let record = probe(&point)?;
+                note(&mut rows[at], rate(&record));
+            }
+            moved |= rows[at].measured > rows[here].measured.map(|rate| rate * BETTER);
+        }
+        if !moved {
+            break;
+        }
+    }
+    let best = rows[chosen(&rows)].point;
+    rows.retain(|row| row.runs > 0);
+    rows.sort_by(|a, b| b.measured.unwrap_or(0.0).total_cmp(&a.measured.unwrap_or(0.0)));
+    Ok(Found { best, rows, settings })
+}
+
+fn rate(record: &Record) -> f64 {
+    Facts::of(record).map_or(0.0, |facts| {
+        let mean = &facts.steps.mean;
+        mean.rows * 1e9 / mean.wall_nanos.max(1.0)
+    })
+}
+
+fn note(row: &mut Row, rate: f64) {
+    let sum = row.measured.unwrap_or(0.0) * row.runs as f64 + rate;
+    row.runs += 1;
+    row.measured = Some(sum / row.runs as f64);
+}
+
+/// The plainest of those that were tried and are as good as the best.
+fn chosen(rows: &[Row]) -> usize {
+    let best = rows.iter().filter_map(|row| row.measured).fold(0.0, f64::max);
+    let good = (0..rows.len()).filter(|at| rows[*at].measured.is_some_and(|rate| rate >= best * AS_GOOD));
+    good.min_by_key(|at| rows[*at].point.asks()).unwrap_or(0)
+}
+
+/// All settings, each with what the first run says it would bring: what each change brings alone, multiplied.
+fn predicted(space: &Space, base: &Point, first: &Record) -> Vec<Row> {
+    let facts = Facts::of(first).ok();
+    let now = rate(first).max(1e-9);
+    let gain = |wish: &Wish| Some(facts.as_ref()?.predict(wish)?.samples_per_second / now);
+    // No faster than the accelerator, however many changes there are.
+    let mean = facts.as_ref().map(|facts| facts.steps.mean).filter(|mean| mean.busy_nanos > 0.0);
+    let ceiling = mean.map_or(f64::INFINITY, |mean| mean.rows * 1e9 / mean.busy_nanos);
+    // Each change is played once, not once for every setting that has it.
+    let threads = gains(&space.threads, &base.threads, |threads| gain(&Wish::Threads(*threads)));
+    let prefetch = gains(&space.prefetch, &base.prefetch, |ahead| gain(&Wish::Prefetch(*ahead)));
+    let batches = gains(&space.batch_sizes, &base.batch_size, |rows| gain(&Wish::BatchSize(*rows)));
+    let half = gains(&space.half, &base.half, |_| gain(&Wish::HalfPrecision));
+    let cache = gains(&space.cache, &base.cache, |_| gain(&Wish::Cache));
+    let row = |point: Point| {
+        let gains = [
+            of(&threads, &point.threads),
+            of(&prefetch, &point.prefetch),
+            of(&batches, &point.batch_size),
+            of(&half, &point.half),
+            of(&cache, &point.cache),
+        ];
+        let predicted = gains.into_iter().try_fold(now, |rate, gain| Some(rate * gain?));
+        Row { point, predicted: predicted.map(|rate| rate.min(ceiling)), measured: None, runs: 0 }
+    };
+    space.points(base).into_iter().map(row).collect()
+}
+
+fn gains<T: Copy + PartialEq>(
+    list: &[T],
+    base: &T,
+    gain: impl Fn(&T) -> Option<f64>,
+) -> Vec<(T, Option<f64>)> {
+    list.iter().map(|item| (*item, if item == base { Some(1.0) } else { gain(item) })).collect()
+}
+
+fn of<T: PartialEq>(gains: &[(T, Option<f64>)], item: &T) -> Option<f64> {
+    gains.iter().find(|(known, _)| known == item)?.1
+}
+
+impl Space {
+    /// Every setting there is.
+    pub fn points(&self, base: &Point) -> Vec<Point> {
+        let mut points = vec![*base];
+        points = each(&points, &self.threads, |point, threads| Point { threads, ..point });
+        points = each(&points, &self.prefetch, |point, prefetch| Point { prefetch, ..point });
+        points = each(&points, &self.batch_sizes, |point, batch_size| Point { batch_size, ..point });
+        points = each(&points, &self.buckets, |point, buckets| Point { buckets, ..point });
+        points = each(&points, &self.half, |point, half| Point { half, ..point });
+        each(&points, &self.cache, |point, cache| Point { cache, ..point })
+    }
+}
+
+fn each<T: Copy>(points: &[Point], list: &[T], with: impl Fn(Point, T) -> Point) -> Vec<Point> {
+    points.iter().flat_map(|point| list.iter().map(|item| with(*point, *item))).collect()
+}
+
+/// The settings that differ in one thing, by one step.
+fn neighbours(space: &Space, point: &Point) -> Vec<Point> {
+    let mut around = Vec::new();
+    for threads in beside(&space.threads, &point.threads) {
+        around.push(Point { threads, ..*point });
+    }
+    for prefetch in beside(&space.prefetch, &point.prefetch) {
+        around.push(Point { prefetch, ..*point });
+    }
+    for batch_size in beside(&space.batch_sizes, &point.batch_size) {
+        around.push(Point { batch_size, ..*point });
+    }
+    for buckets in beside(&space.buckets, &point.buckets) {
+        around.push(Point { buckets, ..*point });
+    }
+    for half in beside(&space.half, &point.half) {
+        around.push(Point { half, ..*point });
+    }
+    for cache in beside(&space.cache, &point.cache) {
+        around.push(Point { cache, ..*point });
+    }
+    around
+}
+
+fn beside<T: Copy + PartialEq>(list: &[T], here: &T) -> Vec<T> {
+    let Some(at) = list.iter().position(|item| item == here) else { return Vec::new() };
+    let after = list.get(at + 1).copied();
+    at.checked_sub(1).and_then(|before| list.get(before)).copied().into_iter().chain(after).collect()
+}
