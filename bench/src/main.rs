@@ -43,6 +43,10 @@ impl Options {
         self.flags.get(name).map(PathBuf::from)
     }
 
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
+        self.flags.get(name).map(String::as_str)
+    }
+
     pub(crate) fn number(&self, name: &str, default: u64) -> u64 {
         self.flags.get(name).and_then(|value| value.parse().ok()).unwrap_or(default)
     }
@@ -87,11 +91,7 @@ pub(crate) fn say(line: &str) {
 pub(crate) fn whisper(data: &Path, options: &Options) -> Result<Builder> {
     let cache = options.path("cache").map(|folder| {
         let cache = Cache::of(Level::Features).in_folder(folder);
-        if options.flags.get("cache-dtype").is_some_and(|dtype| dtype == "f16") {
-            cache.dtype(DType::F16)
-        } else {
-            cache
-        }
+        if options.text("cache-dtype") == Some("f16") { cache.dtype(DType::F16) } else { cache }
     });
     Ok(Pipeline::open(data)?
         .decode(Audio::mono(16_000))

@@ -149,7 +149,8 @@ impl Drop for Burner {
 pub(crate) fn run(options: &Options) -> Result<()> {
     let data = options.data();
     let cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    for workload in WORKLOADS {
+    let only = options.text("only");
+    for workload in WORKLOADS.into_iter().filter(|workload| only.is_none_or(|only| only == workload.name)) {
         let mut best = (0.0, 0, 0);
         let mut table = String::new();
         for threads in [1, 2, 4, 8] {

@@ -218,6 +218,11 @@ class Tensor:
         Its shape; the first axis is the rows.
         """
 
+def byte_tokens(tokens: SupportsGetItem[int, str]) -> str:
+    """
+    A `tokenizer.json` with a token for each byte, and those of a model behind them.
+    """
+
 def diagnose(record: str | PathLike[str]) -> str:
     """
     What a record says, as JSON.

@@ -24,7 +24,10 @@ mod _core {
     use std::{ffi::OsString, path::PathBuf};
 
     use feedwater_profile::{Diagnosis, Record, render};
-    use feedwater_train::{metrics, vocabulary::Vocabulary};
+    use feedwater_train::{
+        metrics,
+        vocabulary::{Vocabulary, bytes_with_tokens},
+    };
     use pyo3::{
         exceptions::{PySystemExit, PyValueError},
         prelude::*,
@@ -58,6 +61,13 @@ mod _core {
             let tokens: Vec<&str> = tokens.iter().map(String::as_str).collect();
             Ok(if tokens.is_empty() { letters.file() } else { letters.with_tokens(&tokens) })
         })
+    }
+
+    /// A `tokenizer.json` with a token for each byte, and those of a model behind them.
+    #[pyfunction]
+    #[expect(clippy::needless_pass_by_value, reason = "what Python's lists become")]
+    fn byte_tokens(tokens: Vec<String>) -> String {
+        bytes_with_tokens(&tokens.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     /// Character and word error rates of transcripts: pairs of what is right and what was heard.

@@ -16,12 +16,13 @@ import numpy
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, WhisperForConditionalGeneration, pipeline
 
 import feedwater as fw
 from conftest import run
 from feedwater import _core
-from feedwater.train import cnn_lstm, tts
+from feedwater.train import cnn_lstm, tts, whisper
 from feedwater.train.__main__ import main
 
 
@@ -119,6 +120,19 @@ def test_whisper_learns_and_transformers_loads_it(short: Path, tmp_path: Path, t
     speech = pipeline("automatic-speech-recognition", model=str(model))
     clip = sorted((short / "train").glob("*.wav"))[0]
     assert isinstance(speech(str(clip), generate_kwargs={"max_new_tokens": 8})["text"], str)
+
+
+def test_what_a_new_whisper_says_transformers_can_read(short: Path, tmp_path: Path) -> None:
+    """Its tokens were letters behind `<|notimestamps|>`, all of which transformers takes for times: no text came out."""
+    trained("whisper", "--data-dir", short, "--output-dir", tmp_path, "--max-seconds", 3, "--max-steps", 1, "--batch-size", 2)
+    model = str(next((tmp_path / "checkpoints").glob("step-*")))
+    speech = pipeline("automatic-speech-recognition", model=model)
+    words = "CQ de è9"
+    ids = speech.tokenizer.encode(words, add_special_tokens=False)
+    assert ids == Tokenizer.from_file(f"{model}/tokenizer.json").encode(words).ids
+    end, _, silent = (speech.tokenizer.convert_tokens_to_ids(token) for token in whisper.SPECIAL)
+    speech.model.generate = lambda **_: torch.tensor([[silent, *ids, end]])
+    assert speech(numpy.zeros(16_000, "f4"))["text"] == words
 
 
 def test_a_language_model_learns_and_transformers_loads_it(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-use feedwater::{Tokenize, source::Source};
+use feedwater::{Tokenize, source::Source, transform::byte_character};
 use serde_json::{Value, json};
 
 use crate::{Error, Result};
@@ -106,14 +106,7 @@ fn tokenizer(letters: &[char], first: &[&str], unknown: &str, special: &[&str]) 
     let names = first.iter().map(ToString::to_string).chain(letters.iter().map(ToString::to_string));
     let vocabulary: serde_json::Map<String, Value> =
         names.enumerate().map(|(id, name)| (name, json!(id))).collect();
-    let added: Vec<Value> = special
-        .iter()
-        .enumerate()
-        .map(|(id, name)| {
-            json!({"id": id, "content": name, "single_word": false, "lstrip": false, "rstrip": false,
-                   "normalized": false, "special": true})
-        })
-        .collect();
+    let added: Vec<Value> = special.iter().enumerate().map(|(id, name)| added_token(id, name)).collect();
     json!({
         "version": "1.0",
         "truncation": null,
@@ -127,4 +120,34 @@ fn tokenizer(letters: &[char], first: &[&str], unknown: &str, special: &[&str]) 
         "decoder": {"type": "Fuse"},
         "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": unknown}
     })
+}
+
+fn added_token(id: usize, name: &str) -> Value {
+    json!({"id": id, "content": name, "single_word": false, "lstrip": false, "rstrip": false,
+           "normalized": false, "special": true})
+}
+
+/// A `tokenizer.json` for a new Whisper: a token for each byte, so that it can say any text, and behind them its own. That
+/// they stand last is what transformers goes by: all behind `<|notimestamps|>` is a time to it.
+pub fn bytes_with_tokens(tokens: &[&str]) -> String {
+    let bytes = (0..=u8::MAX).map(|byte| (byte_character(byte).to_string(), json!(byte)));
+    let added: Vec<Value> = tokens.iter().enumerate().map(|(at, name)| added_token(256 + at, name)).collect();
+    let own = tokens.iter().enumerate().map(|(at, name)| ((*name).to_owned(), json!(256 + at)));
+    let vocabulary: serde_json::Map<String, Value> = bytes.chain(own).collect();
+    let whole = json!({
+        "version": "1.0",
+        "truncation": null,
+        "padding": null,
+        "added_tokens": added,
+        "normalizer": null,
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+        "post_processor": null,
+        "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+        "model": {
+            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
+            "vocab": vocabulary, "merges": []
+        }
+    });
+    format!("{whole:#}\n")
 }

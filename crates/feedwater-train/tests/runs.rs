@@ -131,10 +131,9 @@ impl Place {
 
     /// A Whisper that is small enough for a test.
     fn whisper(&self) -> Whisper {
-        let vocabulary = Vocabulary::of(&*self.open()).unwrap();
         let folder = self.folder.path().join("whisper");
         fs::create_dir(&folder).unwrap();
-        Whisper::new("tiny", 1, None, &vocabulary).unwrap().save(&folder).unwrap();
+        Whisper::new("tiny", 1, None).unwrap().save(&folder).unwrap();
         let path = folder.join("config.json");
         let mut config: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         for (name, value) in [

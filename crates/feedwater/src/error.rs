@@ -195,12 +195,12 @@ impl Fault {
 
     /// A fault at a byte offset.
     pub fn at_byte(offset: u64, reason: impl Into<String>) -> Self {
-        Self { path: None, place: Place::Byte(offset), reason: reason.into() }
+        Self { place: Place::Byte(offset), ..Self::new(reason) }
     }
 
     /// A fault at a line, counted from 1.
     pub fn at_line(line: u64, reason: impl Into<String>) -> Self {
-        Self { path: None, place: Place::Line(line), reason: reason.into() }
+        Self { place: Place::Line(line), ..Self::new(reason) }
     }
 
     /// The same fault, with the file's name, unless it has one.

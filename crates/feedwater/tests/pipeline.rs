@@ -92,6 +92,26 @@ fn the_ceiling_and_the_fail_policy_stop_the_run() {
     assert_eq!(stage, "decode");
 }
 
+/// Two of 59 ended a run that had asked for long clips to be left out.
+#[test]
+fn what_was_to_be_left_out_does_not_count_as_bad() {
+    let folder = tempfile::tempdir().unwrap();
+    audio_folder(folder.path(), 40);
+    let quarantine = folder.path().join("q.jsonl");
+    let run = |seconds: f64| {
+        let flow = Pipeline::open(folder.path()).unwrap().decode(Audio::mono(16_000)).longest(seconds);
+        let policy = Policy::fail().quarantine(&quarantine);
+        let mut pipeline = flow.batch(Batch::of(10)).policy(policy).build().unwrap();
+        let rows = pipeline.epoch(0).try_fold(0, |sum, batch| batch.map(|batch| sum + batch.rows()));
+        rows.map(|rows| (rows, pipeline.report().bad))
+    };
+    let (rows, bad) = run(0.5).unwrap();
+    assert!((10..30).contains(&rows), "{rows}");
+    assert_eq!((lines(&quarantine).len(), bad), (40 - rows, 0), "and is written down");
+    let error = run(0.01).unwrap_err().to_string();
+    assert!(error.starts_with("all 40 samples failed; the first was"), "{error}");
+}
+
 /// It ended well, with a batch of nothing.
 #[test]
 fn an_epoch_of_bad_samples_alone_is_an_error_that_names_the_first() {

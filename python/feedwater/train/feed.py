@@ -121,7 +121,7 @@ def sized(pipeline: Pipeline, settings: Settings, batch_size: int) -> Pipeline:
         )
     rank = os.environ.get("RANK", "0")
     name = "quarantine.jsonl" if rank == "0" else f"quarantine.rank{rank}.jsonl"
-    return pipeline.policy("skip", quarantine=settings.output_dir / name)
+    return pipeline.policy("skip", ceiling=settings.bad_ceiling, quarantine=settings.output_dir / name)
 
 
 def loader_of(pipeline: Pipeline, settings: Settings, batch_size: int, group: Group | None, places: Places) -> TorchLoader:

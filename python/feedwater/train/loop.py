@@ -35,6 +35,7 @@ from feedwater.train.zero import Zero
 STOPPED = 130
 # What `--batch-size auto` keeps: the effective batch is this times the accumulation that was asked for.
 USUAL_BATCH = 16
+_ONE_SECOND = 1.0
 # Steps by which a group on GPUs stops later than it was asked to.
 _LATE = 2
 
@@ -68,7 +69,10 @@ class Summary:
             lines.append(f"held out  loss {self.held_out['loss']:.3f}{', ' if shares else ''}{shares}")
             if self.held_out.get("cer", 0.0) > 0.99:
                 lines.append("hint      nothing is right yet: train longer (--max-steps), or on more clips")
-        return "\n".join([*lines, *([f"model     {self.model}"] if self.model else [])])
+        if self.model:
+            best = f" (the best, after step {self.best[1]})" if self.best and self.best[1] != self.steps else ""
+            lines.append(f"model     {self.model}{best}")
+        return "\n".join(lines)
 
 
 def run(settings: Settings, make: Callable[[Path | None], Recipe]) -> Summary:
@@ -131,6 +135,8 @@ def _run(
         + (f", in {group.world} processes" if group.several else ""),
     ]:
         teller.say(line)
+    if loader.samples < progress.batch_size:
+        teller.warn(f"a step has {progress.batch_size} samples, and there are {loader.samples}: steps have what there is")
     teller.kept(loader.report())
     teller.start(steps, progress.step, _about(loader, places, progress.batch_size), places.model)
 
@@ -191,6 +197,7 @@ def _run(
     seconds = teller.end()
     teller.kept(loader.report())
     teller.tuned(loader.report())
+    teller.left_out(settings.output_dir / "quarantine.jsonl")
     data_busy = batches.data_busy(teller.wall)
     return Summary(
         progress.step, seconds, teller.busy, data_busy, last, progress.best, checkpoints.model(progress), ended
@@ -476,7 +483,7 @@ def _divided(
         size = memory.knee(trials)
     size = group.from_first(size)
     accumulation = wanted // size
-    teller.say(f"batch     {size} at a time, {accumulation} times: nearly as fast as any, and {wanted} samples a step as asked for")
+    teller.say(f"batch     {size} at a time{f', {accumulation} times' if accumulation > 1 else ''}: nearly as fast as any, and {wanted} samples a step as asked for")
     return size, accumulation
 
 
@@ -512,11 +519,17 @@ def _read_once(data: Path, teller: Teller) -> None:
 def _listen() -> list[int]:
     """Has the first Ctrl-C, or what asks a process to end, end the run after a checkpoint; the second ends the program."""
     asked: list[int] = []
+    first = 0.0
 
     def heard(number: int, _: object) -> None:
-        asked.append(number)
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_DFL)
+        nonlocal first
+        # A terminal sends it to us and to whoever started us, who passes it on: that is one.
+        if asked and time.monotonic() - first > _ONE_SECOND:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        if not asked:
+            first = time.monotonic()
+            asked.append(number)
 
     try:
         for each in (signal.SIGINT, signal.SIGTERM):

@@ -45,6 +45,7 @@ class Settings:
     precision: str | None
     bf16: bool
     fp16: bool
+    bad_ceiling: float | None
     seed: int
     resume: bool
     json: bool
@@ -103,6 +104,6 @@ class Settings:
         free |= {"gradient_checkpointing", "on_oom", "strategy", "data_gpu", "model_gpu", "enable_memory_isolation"}
         free |= {"data_gpu_memory", "model_gpu_memory", "cache_dataset", "bf16", "fp16", "num_epochs", "classifier_epochs"}
         # One number with different spellings: `batch_size` × processes × `gradient_accumulation_steps` is what counts.
-        free |= {"cpu_ceiling", "cache", "cache_dir", "cache_key", "cache_size"}
+        free |= {"bad_ceiling", "cpu_ceiling", "cache", "cache_dir", "cache_key", "cache_size"}
         free |= {"batch_size", "gradient_accumulation_steps", "model", "tokenizer"}
         return {name: value for name, value in self.__dict__.items() if name not in free}

@@ -37,7 +37,9 @@ class Speed:
         # Losses of half precision are multiplied, so that small gradients do not become zero; what overflows is skipped.
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.dtype is torch.float16)
         self._matrices()
-        self._say("SDPA attention", True, "scores are not written to memory")
+        attends = settings.recipe != "cnn-lstm"
+        why = "scores are not written to memory" if attends else "there is no attention in this model"
+        self._say("SDPA attention", attends or None, why)
         self._say("channels-last", None, "no model here has convolutions in two dimensions")
         self.fused = self.cuda
         self._say("fused AdamW", self.fused or None, "one kernel for all weights" if self.cuda else "CUDA has it")

@@ -80,8 +80,8 @@ class Teller:
         self.steps, self.first_step = steps, step
         if device.type == "cuda":
             self.clock.use_events(torch.cuda.Event, torch.cuda.is_current_stream_capturing)
-        self.began = time.perf_counter()
         if not self.first:
+            self.began = time.perf_counter()
             return
         # Without `record.jsonl` a run is worth as much: what cannot be written is told once.
         path = self.folder / "record.jsonl"
@@ -93,6 +93,8 @@ class Teller:
         for line in before:
             self.writer.line(line)
         self.sinks = [sink for name in self.settings.report_to if (sink := _sink(name, self.settings, self.say))]
+        # What curves are drawn with takes seconds to import, which are not the run's.
+        self.began = time.perf_counter()
 
     # Steps
 
@@ -198,6 +200,15 @@ class Teller:
         self.say(f"cache     {cache['level']}: {done}" if looked else f"cache     {cache['why'] or cache['level']}")
         if cache["trouble"]:
             self.warn(f"cache: {cache['trouble']}")
+
+    def left_out(self, bad: Path) -> None:
+        """Which samples were left out, and why the first of them was."""
+        if not bad.is_file():
+            return
+        lines = bad.read_text(encoding="utf-8").splitlines()
+        first = json.loads(lines[0])
+        more = f", and {len(lines) - 1} more" if len(lines) > 1 else ""
+        self.say(f"left out  `{first['key']}`: {first['reason']}{more}, in {bad}")
 
     def tuned(self, report: dict[str, Any]) -> None:
         """What the loader changed while it ran."""

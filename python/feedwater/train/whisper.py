@@ -17,7 +17,7 @@ from feedwater.train.loop import finish, run
 from feedwater.train.recipe import Recipe, Score, Tensors, masked, model_folder, noisy
 from feedwater.train.settings import Settings, Wrong
 
-END, START, NO_TIMES = "<|endoftext|>", "<|startoftranscript|>", "<|notimestamps|>"
+SPECIAL = END, START, NO_TIMES = "<|endoftext|>", "<|startoftranscript|>", "<|notimestamps|>"
 # Width, layers and heads, as in the paper.
 SIZES = {"tiny": (384, 4, 6), "base": (512, 6, 8), "small": (768, 12, 12), "medium": (1024, 24, 16), "large": (1280, 32, 20)}
 # Places of the encoder in a second: two frames each.
@@ -44,8 +44,8 @@ def make(settings: Settings, found: Path | None) -> Whisper:
 
 
 def new(settings: Settings) -> Whisper:
-    """A new model, with a tokenizer or with the letters of the data."""
-    text = _core.letters(settings.data_dir, [END, START, NO_TIMES])
+    """A new model, with a tokenizer or with a token for each byte, so that it can say anything."""
+    text = _core.byte_tokens(list(SPECIAL))
     if settings.tokenizer is not None:
         text = settings.tokenizer.read_text(encoding="utf-8")
     known = Tokenizer.from_str(text)
@@ -186,4 +186,5 @@ class Whisper(Recipe):
             extractor.save_pretrained(folder)
         if not (folder / "tokenizer_config.json").exists():
             about = {"tokenizer_class": "WhisperTokenizer", "bos_token": END, "eos_token": END, "unk_token": END, "pad_token": END}
+            about["additional_special_tokens"] = [START, NO_TIMES]
             (folder / "tokenizer_config.json").write_text(json.dumps(about), encoding="utf-8")

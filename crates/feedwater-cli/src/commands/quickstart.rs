@@ -242,6 +242,7 @@ fn train_model(
         training,
         held_out,
         cache: None,
+        bad_ceiling: None,
         folder: folder.to_owned(),
         resume: !Checkpoints::new(folder.join("checkpoints")).is_empty(),
         stop: &stop,

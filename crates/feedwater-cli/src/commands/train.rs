@@ -97,7 +97,7 @@ pub(crate) struct WhisperOptions {
     /// Size of a new model, where there is no --model
     #[arg(long, value_enum, default_value_t = Size::Tiny)]
     pub(crate) model_size: Size,
-    /// A new model's tokenizer.json; the letters of the data unless given
+    /// A new model's tokenizer.json; a token for each byte unless given
     #[arg(long, value_name = "FILE")]
     pub(crate) tokenizer: Option<PathBuf>,
     /// Length of the clips that a new model hears
@@ -201,7 +201,7 @@ pub(crate) struct Common {
     #[arg(long, alias = "epochs", default_value_t = 10.0, value_parser = epochs)]
     pub(crate) num_epochs: f64,
     /// The highest rate [default: 3e-3 for cnn-lstm, 1e-4 for whisper, 3e-4 for lm, 1e-3 for tts]
-    #[arg(long, alias = "lr")]
+    #[arg(long, visible_alias = "lr")]
     pub(crate) learning_rate: Option<f64>,
     /// Steps in which the rate rises
     #[arg(long, default_value_t = 50)]
@@ -249,6 +249,9 @@ pub(crate) struct Common {
     /// The same as --precision f16
     #[arg(long, overrides_with_all = ["precision", "bf16"])]
     pub(crate) fp16: bool,
+    /// The share of bad samples that are left out before the run stops: 5% [default: 1%]
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    pub(crate) bad_ceiling: Option<f64>,
     /// Where all random numbers come from
     #[arg(long, default_value_t = 7)]
     pub(crate) seed: u64,
@@ -429,7 +432,7 @@ fn share(text: &str) -> Result<f64, String> {
     let (number, scale) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
     match number.trim().parse::<f64>().map(|number| number / scale) {
         Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
-        _ => Err("a share of the cores: 80%, or 0.8".to_owned()),
+        _ => Err("a share: 80%, or 0.8".to_owned()),
     }
 }
 

@@ -69,7 +69,7 @@ pub(crate) fn run(
     if let Some(steps) = max_steps {
         child.env("FEEDWATER_ATTACH_MAX_STEPS", steps.to_string());
     }
-    let status = patiently(&mut child)
+    let status = patiently(&mut child, false)
         .into_diagnostic()
         .wrap_err_with(|| format!("cannot start `{}`", program.display()))?;
     Ok(Done { exit_code: code(status), record: read(record, &log) })
@@ -94,9 +94,10 @@ fn read(record: &Path, log: &Path) -> Result<Record, String> {
 }
 
 /// Waits for a command through Ctrl-C, which is the command's to answer, and there is something to be said after it. A
-/// terminal sends that to both; what asks a process to end asks us alone, and is passed on.
+/// terminal sends that to both; what asks a process to end asks us alone, and is passed on. So is an interrupt where `ours`
+/// says that the command takes two at once for one.
 #[cfg(unix)]
-pub(crate) fn patiently(command: &mut Command) -> std::io::Result<ExitStatus> {
+pub(crate) fn patiently(command: &mut Command, ours: bool) -> std::io::Result<ExitStatus> {
     use std::sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -107,8 +108,8 @@ pub(crate) fn patiently(command: &mut Command) -> std::io::Result<ExitStatus> {
         consts::{SIGHUP, SIGINT, SIGTERM},
         flag,
     };
-    let asked = Arc::new(AtomicBool::new(false));
-    flag::register(SIGINT, Arc::default())?;
+    let (asked, interrupted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    flag::register(SIGINT, Arc::clone(&interrupted))?;
     for signal in [SIGHUP, SIGTERM] {
         flag::register(signal, Arc::clone(&asked))?;
     }
@@ -121,12 +122,15 @@ pub(crate) fn patiently(command: &mut Command) -> std::io::Result<ExitStatus> {
         if asked.swap(false, Ordering::Relaxed) {
             kill_process(pid, Signal::TERM)?;
         }
+        if interrupted.swap(false, Ordering::Relaxed) && ours {
+            kill_process(pid, Signal::INT)?;
+        }
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
 }
 
 #[cfg(not(unix))]
-pub(crate) fn patiently(command: &mut Command) -> std::io::Result<ExitStatus> {
+pub(crate) fn patiently(command: &mut Command, _: bool) -> std::io::Result<ExitStatus> {
     command.status()
 }
 

@@ -29,6 +29,7 @@ pub(crate) struct Job<'a> {
     pub(crate) training: Box<dyn Source>,
     pub(crate) held_out: Box<dyn Source>,
     pub(crate) cache: Option<Cache>,
+    pub(crate) bad_ceiling: Option<f64>,
     pub(crate) folder: PathBuf,
     pub(crate) resume: bool,
     /// Set to end it after the step that it is at.
@@ -38,8 +39,19 @@ pub(crate) struct Job<'a> {
 impl Job<'_> {
     /// Trains, and shows how it goes on. How it ended, and how many seconds it took.
     pub(crate) fn run(self) -> miette::Result<(Summary, f64)> {
-        let Self { recipe, settings, devices, weights, training, held_out, cache, folder, resume, stop } =
-            self;
+        let Self {
+            recipe,
+            settings,
+            devices,
+            weights,
+            training,
+            held_out,
+            cache,
+            bad_ceiling,
+            folder,
+            resume,
+            stop,
+        } = self;
         std::fs::create_dir_all(&folder)
             .map_err(|error| miette!("cannot make `{}`: {error}", folder.display()))?;
         refuse_another(&folder, resume)?;
@@ -49,7 +61,7 @@ impl Job<'_> {
             let _ = std::fs::remove_file(&bad);
         }
         let feed = |source: Box<dyn Source>, learn: bool| {
-            let policy = Policy::skip().quarantine(&bad);
+            let policy = bad_ceiling.map_or_else(Policy::skip, Policy::skip_up_to).quarantine(&bad);
             let builder = recipe.pipeline(source, true).map_err(told)?.policy(policy).cache(cache.clone());
             batches(builder, &settings, learn).map_err(told)
         };
@@ -131,6 +143,11 @@ fn left_out(bad: &Path) -> Option<String> {
 pub(crate) fn told(error: feedwater_train::Error) -> miette::Report {
     let text = error.to_string();
     match text.split_once("\nhint: ") {
+        Some((what, _)) if what.contains("more than the ceiling of") => miette!(
+            help =
+                "--bad-ceiling 5% lets more be left out; quarantine.jsonl in --output-dir says why each was",
+            "{what}"
+        ),
         // The engine's hints are in its own words, which are no flags.
         Some((what, hint)) if hint.contains("Policy::") || hint.contains("`.") => miette!(
             help = "`feedwater inspect` shows what the samples are; quarantine.jsonl in --output-dir, why some were left out",

@@ -201,6 +201,7 @@ impl Common {
             training,
             held_out,
             cache: self.caching.cache(),
+            bad_ceiling: self.bad_ceiling,
             folder,
             resume,
             stop: &stop,
@@ -333,10 +334,9 @@ fn transcriber(options: &CnnLstmOptions, data: &dyn Source) -> miette::Result<Cn
     Ok(CnnLstm::transcriber(letters, usize::from(options.channels), usize::from(options.hidden)))
 }
 
-fn new_whisper(options: &WhisperOptions, data: &dyn Source) -> miette::Result<Whisper> {
-    let letters = Vocabulary::of(data).map_err(told)?;
+fn new_whisper(options: &WhisperOptions) -> miette::Result<Whisper> {
     let seconds = usize::from(options.max_seconds);
-    Whisper::new(options.model_size.name(), seconds, options.tokenizer.as_deref(), &letters).map_err(told)
+    Whisper::new(options.model_size.name(), seconds, options.tokenizer.as_deref()).map_err(told)
 }
 
 /// The columns of the arrays of a dataset; nothing where it has sound.
@@ -402,7 +402,7 @@ fn whisper(options: &WhisperOptions) -> miette::Result<Vec<(Summary, f64)>> {
     let devices = common.devices()?;
     let mut recipe = match &model {
         Some(folder) => Whisper::load(folder).map_err(told)?,
-        None => new_whisper(options, &*data.whole)?,
+        None => new_whisper(options)?,
     };
     if let Some(language) = &options.language {
         recipe = recipe.language(language).map_err(told)?;

@@ -115,7 +115,7 @@ pub(crate) fn run(python: &Path, arguments: &[OsString]) -> miette::Result<u8> {
     let mut command = Command::new(python);
     // The program and `train` go before them.
     command.args(["-m", "feedwater.train"]).args(arguments.iter().skip(2));
-    let status = patiently(&mut command)
+    let status = patiently(&mut command, true)
         .into_diagnostic()
         .wrap_err_with(|| format!("cannot start `{}`", python.display()))?;
     Ok(code(status))

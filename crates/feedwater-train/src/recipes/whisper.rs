@@ -20,7 +20,7 @@ use super::{Learns, Prepared, Recipe, features_of, labels_of, read_config};
 use crate::{
     Device, Error, Result,
     ops::{Heads, attention, conv1d, cross_entropy, embedding, gelu, layer_norm, linear},
-    vocabulary::Vocabulary,
+    vocabulary::bytes_with_tokens,
     weights::{Init, Weights, on_host},
 };
 
@@ -71,8 +71,8 @@ const OTHERS: [&str; 8] = [
 ];
 
 impl Whisper {
-    /// A new model of one of [`SIZES`] for clips of so many seconds, with a tokenizer or with the letters of a dataset.
-    pub fn new(size: &str, seconds: usize, tokenizer: Option<&Path>, letters: &Vocabulary) -> Result<Self> {
+    /// A new model of one of [`SIZES`] for clips of so many seconds, with a tokenizer or with a token for each byte.
+    pub fn new(size: &str, seconds: usize, tokenizer: Option<&Path>) -> Result<Self> {
         let Some(&(_, width, layers, heads)) = SIZES.iter().find(|(name, ..)| *name == size) else {
             let names: Vec<&str> = SIZES.iter().map(|(name, ..)| *name).collect();
             return Err(Error::config(
@@ -82,7 +82,7 @@ impl Whisper {
         };
         let tokenizer = match tokenizer {
             Some(path) => fs::read(path).map_err(Error::read(path))?,
-            None => letters.with_tokens(&[END, START, NO_TIMES]).into_bytes(),
+            None => bytes_with_tokens(&[END, START, NO_TIMES]).into_bytes(),
         };
         let texts = parse(&tokenizer)?;
         let (start, end) = (texts.id(START)?, texts.id(END)?);

@@ -476,8 +476,11 @@ impl Shared {
         match result {
             Ok(sample) => rows.samples[row] = Some(sample),
             Err(fault) => {
-                let stage = flow.names[desk.stage.load(Ordering::Relaxed) as usize];
-                rows.bad.push((row, BadSample { key: flow.source.key(index), stage, fault }));
+                let slot = desk.stage.load(Ordering::Relaxed) as usize;
+                let by = flow.slots.iter().position(|known| *known == slot);
+                let left_out = by.is_some_and(|number| flow.stages[number].leaves_out());
+                let (key, stage) = (flow.source.key(index), flow.names[slot]);
+                rows.bad.push((row, BadSample { key, stage, fault, left_out }));
             }
         }
         slowest
@@ -560,7 +563,7 @@ impl Shared {
         if let (Some(step), Some(filling)) = (&unit.step, filling) {
             for (row, fault) in Collate::part(&mut samples) {
                 let key = flow.source.key(unit.samples[row]);
-                bad.push((row, BadSample { key, stage: "batch", fault }));
+                bad.push((row, BadSample { key, stage: "batch", fault, left_out: false }));
             }
             batch = Some(flow.collate.finish(unit.epoch, step.at.step, filling, samples));
         } else if let Some(step) = &unit.step {

@@ -278,8 +278,9 @@ impl Pipeline {
         let travel = finished.batch.iter().flat_map(|batch| &batch.valid).filter(|valid| **valid).count();
         self.quarantine.note_good((travel + finished.documents.len()) as u64);
         for bad in &finished.bad {
-            self.state.bad += 1;
-            self.consumed.bad += 1;
+            let counts = u64::from(!bad.left_out);
+            self.state.bad += counts;
+            self.consumed.bad += counts;
             self.quarantine.note(bad, (*epoch, number), self.state.bad, mine)?;
         }
         Ok(())
@@ -314,7 +315,7 @@ impl Pipeline {
     }
 
     fn end_epoch(&mut self) -> Result<()> {
-        self.quarantine.end_epoch(self.state.bad)?;
+        self.quarantine.end_epoch()?;
         let epoch = self.state.epoch + 1;
         self.state = State { epoch, at: Cursor::default(), bad: 0, consumed: 0, ..self.state.clone() };
         Ok(())

@@ -65,6 +65,8 @@ pub struct BadSample {
     pub stage: &'static str,
     /// Where and why.
     pub fault: Fault,
+    /// It is as it should be, and such were to be left out: it does not count as bad.
+    pub left_out: bool,
 }
 
 /// Counts and writes down what was bad, in the order in which batches are taken, so that it does not depend on threads.
@@ -77,6 +79,8 @@ pub(crate) struct Quarantine {
     first: Option<BadSample>,
     /// Samples of this epoch that were good, or that came before this run went on with it.
     good: u64,
+    /// Samples of this epoch that were not, whether they count as bad or were to be left out.
+    others: u64,
 }
 
 /// What is written down of a bad sample: a line of `quarantine.jsonl`.
@@ -106,12 +110,12 @@ impl Quarantine {
         } else {
             policy.quarantine.clone()
         };
-        Self { policy, file, written: HashSet::new(), first: None, good: 0 }
+        Self { policy, file, written: HashSet::new(), first: None, good: 0, others: 0 }
     }
 
     /// An epoch begins. `entered`: in its midst, so that it is not known what came before.
     pub(crate) fn begin_epoch(&mut self, entered: bool) {
-        (self.first, self.good) = (None, u64::from(entered));
+        (self.first, self.good, self.others) = (None, u64::from(entered), 0);
     }
 
     /// Takes note of good samples.
@@ -120,11 +124,14 @@ impl Quarantine {
     }
 
     /// Refuses an epoch in which nothing was good.
-    pub(crate) fn end_epoch(&self, bad: u64) -> Result<()> {
+    pub(crate) fn end_epoch(&self) -> Result<()> {
         match &self.first {
-            Some(BadSample { key, stage, fault }) if self.good == 0 => {
-                Err(Error::AllBad { bad, key: key.clone(), stage, fault: Box::new(fault.clone()) })
-            }
+            Some(BadSample { key, stage, fault, .. }) if self.good == 0 => Err(Error::AllBad {
+                bad: self.others,
+                key: key.clone(),
+                stage,
+                fault: Box::new(fault.clone()),
+            }),
             _ => Ok(()),
         }
     }
@@ -137,8 +144,9 @@ impl Quarantine {
         bad: u64,
         epoch_samples: u64,
     ) -> Result<()> {
-        let BadSample { key, stage, fault } = sample.clone();
-        if !self.policy.skip {
+        let BadSample { key, stage, fault, left_out } = sample.clone();
+        self.others += 1;
+        if !self.policy.skip && !left_out {
             return Err(Error::Sample { key, stage, fault });
         }
         // Each once, however many epochs it comes up in.
@@ -146,9 +154,12 @@ impl Quarantine {
             self.write(sample, at).map_err(|source| Error::Write { path: self.file.clone(), source })?;
         }
         self.first.get_or_insert_with(|| sample.clone());
-        if bad >= epoch_samples {
+        if self.others >= epoch_samples {
             // Before a batch without a row is handed out.
-            self.end_epoch(bad)?;
+            self.end_epoch()?;
+        }
+        if left_out {
+            return Ok(());
         }
         let allowed = (self.policy.ceiling * epoch_samples as f64).ceil() as u64;
         if bad > allowed {
@@ -166,7 +177,7 @@ impl Quarantine {
     }
 
     fn write(&self, sample: &BadSample, (epoch, step): (u64, u64)) -> std::io::Result<()> {
-        let BadSample { key, stage, fault } = sample;
+        let BadSample { key, stage, fault, .. } = sample;
         let mut line = Note {
             key,
             epoch,

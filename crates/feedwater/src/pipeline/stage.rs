@@ -28,6 +28,11 @@ pub trait Stage: Send + Sync {
         None
     }
 
+    /// Whether samples that it refuses are as they should be, and only not wanted: they do not count as bad.
+    fn leaves_out(&self) -> bool {
+        false
+    }
+
     /// The field and the shape that every sample has after this stage, where that is fixed. Such a field is written
     /// straight into its row of the batch.
     fn fixed_shape(&self) -> Option<(&'static str, Vec<usize>)> {

@@ -10,7 +10,7 @@ use memchr::{memchr_iter, memchr2_iter};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::{
-    error::{Error, Fault, Place, Result},
+    error::{Error, Fault, Result},
     read::ReadAt,
 };
 
@@ -108,7 +108,7 @@ impl Lines {
     /// A fault in a record, with the line that it starts on.
     pub fn fault(&self, index: u64, reason: impl Into<String>) -> Fault {
         let line = line_of(&self.file, self.starts[index as usize]);
-        Fault { path: Some(self.path.clone()), place: Place::Line(line), reason: reason.into() }
+        Fault::at_line(line, reason).in_file(self.path.clone())
     }
 }
 

@@ -240,11 +240,8 @@ impl Source for Tar {
         for member in members {
             Self::add_fields(&mut sample, shard, member).map_err(|fault| {
                 let name = format!("{}.{}", sample_name(&entry.key), member.ending);
-                Fault {
-                    place: Place::Member(name),
-                    reason: fault.to_string(),
-                    path: Some(shard.path.to_path_buf()),
-                }
+                let fault = Fault::new(fault.to_string()).in_file(shard.path.to_path_buf());
+                Fault { place: Place::Member(name), ..fault }
             })?;
         }
         Ok(sample)

@@ -226,7 +226,7 @@ fn contraction(bytes: &[u8]) -> usize {
 }
 
 /// The printable character that stands for a byte in a byte-level vocabulary.
-fn byte_character(byte: u8) -> char {
+pub fn byte_character(byte: u8) -> char {
     let printable = |b: u8| matches!(b, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
     if printable(byte) {
         return char::from(byte);

@@ -93,6 +93,10 @@ impl Stage for Longest {
         Some(1)
     }
 
+    fn leaves_out(&self) -> bool {
+        true
+    }
+
     fn apply(&self, sample: &mut Sample, _: &mut Context) -> Result<(), Fault> {
         match sample.get(field::AUDIO) {
             Some(Value::Audio(clip)) if clip.samples.len() as f64 > self.0 * f64::from(clip.rate) + 1.0 => {

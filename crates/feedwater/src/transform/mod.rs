@@ -15,6 +15,7 @@ mod simd;
 mod spectrum;
 
 pub use augment::{Gain, Noise, SpecAugment, TimeShift};
+pub use bpe::byte_character;
 pub use chunk::{Chunk, WithoutTimes};
 pub use log_mel::LogMel;
 pub use map::Map;
