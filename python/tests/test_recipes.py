@@ -122,6 +122,27 @@ def test_whisper_learns_and_transformers_loads_it(short: Path, tmp_path: Path, t
     assert isinstance(speech(str(clip), generate_kwargs={"max_new_tokens": 8})["text"], str)
 
 
+def test_bad_samples_are_told_and_too_many_name_the_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = generated(tmp_path / "data", "npy", "--samples", 40)
+    # The first as well: it was looked at to see what the arrays are.
+    for file in sorted(data.rglob("*.npy"))[:3]:
+        file.write_bytes(file.read_bytes()[:100])
+    line = ["cnn-lstm", "--data-dir", data, "--encoder-epochs", 0, "--max-steps", 8, "--report-to", "none", "--batch-size", 8]
+    assert main([*map(str, line), "--output-dir", str(tmp_path / "few")]) == 2
+    assert "more than the ceiling" in (said := capsys.readouterr().err) and "\nhint: --bad-ceiling 5% " in said
+    assert main([*map(str, line), "--output-dir", str(tmp_path / "many"), "--bad-ceiling", "20%"]) == 0
+    assert "left out  `" in capsys.readouterr().err
+
+
+def test_clips_that_are_too_long_are_left_out_without_a_ceiling(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = generated(tmp_path / "data", "morse", "--clips", 40, "--max-seconds", 4)
+    for seconds, whole in (3, True), (1, False):
+        line = ["tts", "--data-dir", data, "--max-seconds", seconds, "--max-steps", 2, "--batch-size", 2, "--report-to", "none"]
+        code = main([*map(str, line), "--output-dir", str(tmp_path / str(seconds))])
+        said = capsys.readouterr().err
+        assert ((code, "left out  `" in said) == (0, True)) if whole else "samples failed" in said, said
+
+
 def test_what_a_new_whisper_says_transformers_can_read(short: Path, tmp_path: Path) -> None:
     """Its tokens were letters behind `<|notimestamps|>`, all of which transformers takes for times: no text came out."""
     trained("whisper", "--data-dir", short, "--output-dir", tmp_path, "--max-seconds", 3, "--max-steps", 1, "--batch-size", 2)

@@ -82,7 +82,8 @@ def _new(settings: Settings, *, encoder: bool) -> tuple[dict[str, Any], str | No
 def _columns(settings: Settings) -> int | None:
     """The columns of the arrays of the dataset; nothing where it has sound."""
     try:
-        first = next(iter(open(settings.data_dir).decode("npy").batch(1).shuffle(False).ranks(0, 1).threads(1).numpy()))
+        loader = open(settings.data_dir).decode("npy").batch(1).shuffle(False).ranks(0, 1).threads(1).policy("skip", ceiling=1.0)
+        first = next(batch for batch in loader.numpy() if "input_features" in batch)
     except ValueError as error:
         if "audio" in str(error) or "sound" in str(error):
             return None

@@ -6,6 +6,7 @@ added up, and divided once by how many guesses there were. So the same samples g
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -143,6 +144,7 @@ def _run(
     batches = Feed(loader, recipe, places, settings, group)
     asked_to_stop = _listen()
     ended, last, saved = "steps", None, progress.step
+    may_try = tried.samples > 0
 
     def save() -> None:
         nonlocal saved
@@ -169,10 +171,15 @@ def _run(
             progress.parts = step_of.parts
             teller.took(took)
             due = progress.step == steps or stop
-            if tried.samples and (progress.step % settings.eval_steps == 0 or due) and not stop:
+            score = None
+            if may_try and (progress.step % settings.eval_steps == 0 or due) and not stop:
                 teller.settle()
                 # All have computed it, perhaps not to the last bit; what follows from it all have to do alike.
                 score = group.from_first(evaluate(recipe, model, tried, speed, places))
+                may_try = score is not None
+                if not may_try:
+                    teller.warn("none of the samples that are held out can be used: the model is not tried on any")
+            if score is not None:
                 before = (math.inf, math.inf) if progress.best is None else (progress.best[0], progress.best_loss or math.inf)
                 # As long as all is wrong, a smaller loss is how it gets better.
                 better = (score.judged, score.loss) < before
@@ -376,13 +383,13 @@ class Steps:
 
 
 def evaluate(recipe: Recipe, model: torch.nn.Module, loader: TorchLoader, speed: Speed, places: Places) -> Any:
-    """How the model does on what it does not learn from."""
+    """How the model does on what it does not learn from; nothing where there is none of it."""
     inner = own(model)
     inner.eval()
 
     def batches() -> Iterator[Tensors]:
         loader.set_epoch(0)
-        for batch in loader:
+        for batch in _usable(loader):
             valid = list(batch.about.get("valid") or [])
             if not any(valid):
                 continue
@@ -394,9 +401,20 @@ def evaluate(recipe: Recipe, model: torch.nn.Module, loader: TorchLoader, speed:
 
     try:
         with torch.no_grad(), speed.autocast():
-            return recipe.score(inner, batches())
+            some = batches()
+            first = next(some, None)
+            return None if first is None else recipe.score(inner, itertools.chain([first], some))
     finally:
         inner.train()
+
+
+def _usable(loader: TorchLoader) -> Iterator[Tensors]:
+    try:
+        yield from loader
+    except RuntimeError as error:
+        # All were bad, or too long.
+        if "failed; the first was" not in str(error):
+            raise
 
 
 # What comes before the first step

@@ -185,6 +185,6 @@ class Whisper(Recipe):
             extractor = WhisperFeatureExtractor(self.model.config.num_mel_bins, chunk_length=seconds)  # type: ignore[no-untyped-call]
             extractor.save_pretrained(folder)
         if not (folder / "tokenizer_config.json").exists():
-            about = {"tokenizer_class": "WhisperTokenizer", "bos_token": END, "eos_token": END, "unk_token": END, "pad_token": END}
-            about["additional_special_tokens"] = [START, NO_TIMES]
+            about: dict[str, object] = {"tokenizer_class": "WhisperTokenizer", "additional_special_tokens": [START, NO_TIMES]}
+            about |= {"bos_token": END, "eos_token": END, "unk_token": END, "pad_token": END}
             (folder / "tokenizer_config.json").write_text(json.dumps(about), encoding="utf-8")

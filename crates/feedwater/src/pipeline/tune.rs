@@ -21,7 +21,9 @@ const SATURATED: f64 = 0.92;
 /// Threads slow each other down: so many more are needed than the figures of fewer say.
 const CROWDED: f64 = 1.15;
 /// The model's own part of a step has become slower by more than noise.
-const SLOWER: f64 = 1.05;
+const SLOWER: f64 = 1.15;
+/// Work, in nanoseconds, of which the share that was computed is known.
+const LEAST_WORK: f64 = 100e6;
 /// Steps after a change that still have batches from before it.
 const SETTLE: u64 = 2;
 /// Steps that are looked at together: few at first, when something may be badly wrong.
@@ -163,8 +165,9 @@ impl Window {
             own: own.get(own.len() / 2).copied().unwrap_or(0.0),
             work,
             dearest: seen.iter().map(|step| step.work).fold(0.0, f64::max),
+            // The system is asked now and then: of little work nothing is known.
             computed: computed
-                .filter(|_| work > 0.0)
+                .filter(|_| work * count >= LEAST_WORK)
                 .map_or(1.0, |computed| (computed / work).clamp(0.02, 1.0)),
         }
     }
@@ -318,6 +321,7 @@ impl Tuner {
                 self.try_out(Kind::MoreThreads, setting, why, now, now.own);
             }
         } else if self.limits.tune_threads
+            && self.step > EARLY_STEPS
             && threads > needed.max(1)
             && now.own > self.shortest_own * SLOWER
             && self.rested(Kind::FewerThreads)
