@@ -2,27 +2,18 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails may stop")]
 
+mod common;
+
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
+    process::{Command, Stdio},
     time::Duration,
 };
 
+use common::{FEEDWATER, feedwater, ok, text};
 use feedwater_train::weights::{read_safetensors, to_safetensors};
 use serde_json::{Value, json};
-
-const FEEDWATER: &str = env!("CARGO_BIN_EXE_feedwater");
-
-fn feedwater(arguments: &[&str]) -> Output {
-    Command::new(FEEDWATER).args(arguments).output().unwrap()
-}
-
-fn ok(arguments: &[&str]) -> String {
-    let done = feedwater(arguments);
-    assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
-    String::from_utf8(done.stdout).unwrap()
-}
 
 /// What is said where it fails, without the folder of this test.
 fn said(arguments: &[&str], folder: &Path) -> String {
@@ -31,10 +22,6 @@ fn said(arguments: &[&str], folder: &Path) -> String {
     let said = String::from_utf8(done.stderr).unwrap().replace(&format!("{}/", folder.display()), "");
     let lines = said.lines().skip_while(|line| !line.starts_with("error: "));
     lines.collect::<Vec<_>>().join("\n")
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
 }
 
 fn morse(folder: &Path, clips: &str) -> PathBuf {

@@ -183,7 +183,7 @@ fn half_precision_is_exact_where_the_batch_is_and_else_another_run() {
     audio_folder(&data, 10);
     let plain = |dtype| {
         let flow = Pipeline::open(&data).unwrap().decode(Audio::mono(16_000)).log_mel(LogMel::whisper(80));
-        flow.batch(Batch::of(4).output(dtype))
+        flow.batch(Batch::of(4).output(dtype)).threads(1)
     };
     let cache = || Cache::of(Level::Features).in_folder(folder.path().join("cache"));
     let (half, _) = epochs(plain(DType::F16).cache(cache()), 2);
@@ -309,6 +309,28 @@ fn ten_thousand_things_that_happen_to_its_files_are_noticed_and_no_batch_is_wron
             });
         }
     });
+}
+
+/// Killed between the making of a file and its first byte, it was called damaged.
+#[test]
+fn a_shard_that_was_begun_and_no_more_is_no_damage_and_goes_with_the_rest() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, kept) = (folder.path().join("data"), folder.path().join("cache"));
+    fs::create_dir(&data).unwrap();
+    audio_folder(&data, 5);
+    let cache = || Cache::of(Level::Features).in_folder(&kept);
+    epochs(features_first(&data).cache(cache()), 1);
+    let whole = shards(&kept, "data")[0].clone();
+    for (number, ending) in ["data", "index"].iter().enumerate() {
+        let name = whole.file_stem().unwrap().to_str().unwrap();
+        fs::write(kept.join(format!("{}{number:015x}.{ending}", &name[..34])), "").unwrap();
+    }
+    let verified = cache::verify(&kept, |_, _| {});
+    assert_eq!((verified.whole, verified.damaged, verified.torn), (5, 0, 2));
+    let report = epochs(features_first(&data).threads(1).cache(cache()), 1).1.unwrap();
+    assert_eq!((report.misses, report.damaged, report.trouble), (0, 0, None));
+    cache::clear(&kept).unwrap();
+    assert_eq!(fs::read_dir(&kept).unwrap().count(), 0);
 }
 
 #[test]

@@ -45,6 +45,8 @@ def make(settings: Settings, found: Path | None) -> Whisper:
 
 def new(settings: Settings) -> Whisper:
     """A new model, with a tokenizer or with a token for each byte, so that it can say anything."""
+    # Is there any text to learn?
+    _core.letters(settings.data_dir, [])
     text = _core.byte_tokens(list(SPECIAL))
     if settings.tokenizer is not None:
         text = settings.tokenizer.read_text(encoding="utf-8")

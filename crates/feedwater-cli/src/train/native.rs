@@ -334,7 +334,9 @@ fn transcriber(options: &CnnLstmOptions, data: &dyn Source) -> miette::Result<Cn
     Ok(CnnLstm::transcriber(letters, usize::from(options.channels), usize::from(options.hidden)))
 }
 
-fn new_whisper(options: &WhisperOptions) -> miette::Result<Whisper> {
+fn new_whisper(options: &WhisperOptions, data: &dyn Source) -> miette::Result<Whisper> {
+    // Is there any text to learn?
+    Vocabulary::of(data).map_err(told)?;
     let seconds = usize::from(options.max_seconds);
     Whisper::new(options.model_size.name(), seconds, options.tokenizer.as_deref()).map_err(told)
 }
@@ -402,7 +404,7 @@ fn whisper(options: &WhisperOptions) -> miette::Result<Vec<(Summary, f64)>> {
     let devices = common.devices()?;
     let mut recipe = match &model {
         Some(folder) => Whisper::load(folder).map_err(told)?,
-        None => new_whisper(options)?,
+        None => new_whisper(options, &*data.whole)?,
     };
     if let Some(language) = &options.language {
         recipe = recipe.language(language).map_err(told)?;

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::Level;
+use crate::pipeline::span;
 
 /// Bytes that a core copies and checks in a second, from memory.
 const COPIED_BYTES_A_SECOND: f64 = 4e9;
@@ -142,10 +143,6 @@ fn human(bytes: f64) -> String {
         (bytes / 1e6, "MB")
     };
     format!("{value:.1} {unit}")
-}
-
-fn span(nanos: f64) -> String {
-    if nanos >= 1e6 { format!("{:.1} ms", nanos / 1e6) } else { format!("{:.0} µs", nanos / 1e3) }
 }
 
 #[cfg(test)]

@@ -421,17 +421,18 @@ impl Shard {
     }
 }
 
-/// The names of the shards in a folder, the oldest first.
+/// The names of the shards in a folder, the oldest first; also of those that were begun and have one file alone.
 fn names(folder: &Path, prefix: &str) -> Vec<String> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let name = |entry: fs::DirEntry| {
         let name = entry.file_name().into_string().ok()?;
-        let name = name.strip_suffix(".index")?;
+        let name = name.strip_suffix(".index").or_else(|| name.strip_suffix(".data"))?;
         let is_one = name.len() == 49 && name.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit());
         (is_one && name.starts_with(prefix)).then(|| name.to_owned())
     };
     let mut names: Vec<String> = entries.flatten().filter_map(name).collect();
     names.sort_by(|a, b| a[17..].cmp(&b[17..]));
+    names.dedup();
     names
 }
 
@@ -451,9 +452,13 @@ fn used(folder: &Path, name: &str) -> SystemTime {
 
 /// Takes a shard away: the index first, without which nobody looks for the data.
 fn remove(folder: &Path, name: &str) -> io::Result<()> {
-    let [index, data] = paths(folder, name);
-    fs::remove_file(index)?;
-    fs::remove_file(data)
+    for path in paths(folder, name) {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// What a folder holds of one chain.
@@ -528,7 +533,15 @@ pub fn verify(folder: &Path, mut shard: impl FnMut(u64, u64)) -> Verified {
 }
 
 fn verify_shard(folder: &Path, name: &str, verified: &mut Verified) -> Result<(), String> {
-    let (index, data) = shard::open(folder, name).map_err(|error| error.to_string())?;
+    let (index, data) = match shard::open(folder, name) {
+        Ok((index, data)) if index.size().unwrap_or(0) > 0 => (index, data),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.to_string()),
+        // It was begun, and no more.
+        _ => {
+            verified.torn += 1;
+            return Ok(());
+        }
+    };
     let head = shard::read_head(&index).ok_or("the head of its index is damaged")?;
     if !shard::belongs(&data, head.shard) {
         return Err("its data are damaged, or another's".to_owned());

@@ -22,3 +22,4 @@ pub use report::{Report, StageReport, Wait};
 pub use stage::{Context, Pool, Stage};
 pub use state::State;
 pub use tune::Decision;
+pub(crate) use tune::span;

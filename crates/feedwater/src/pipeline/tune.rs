@@ -129,7 +129,8 @@ impl fmt::Display for Decision {
     }
 }
 
-fn span(nanos: f64) -> String {
+/// A time as people read it.
+pub(crate) fn span(nanos: f64) -> String {
     if nanos >= 1e9 {
         format!("{:.2} s", nanos / 1e9)
     } else if nanos >= 1e6 {
@@ -198,11 +199,13 @@ struct Trial {
 }
 
 impl Trial {
-    /// How long steps would be now without the change. Batches of another few steps may be dearer or cheaper: as much more
-    /// or less would have been waited, and at least as long as making them takes.
+    /// How long steps would be now without the change. Batches of another few steps may be dearer or cheaper to compute: as
+    /// much more or less would have been waited, and at least as long as computing them takes. (What is waited for disks
+    /// says nothing: more threads wait longer for the same.)
     fn without(&self, now: &Window) -> f64 {
-        let dearer = if self.window.work > 0.0 { now.work / self.window.work } else { 1.0 };
-        (self.window.own + self.window.wait * dearer).max(now.work / self.before.threads as f64)
+        let (then, now) = (self.window.work * self.window.computed, now.work * now.computed);
+        let dearer = if then > 0.0 { now / then } else { 1.0 };
+        (self.window.own + self.window.wait * dearer).max(now / self.before.threads as f64)
     }
 }
 
@@ -440,7 +443,10 @@ mod tests {
     fn what_does_not_help_is_taken_back_and_tried_ever_more_rarely() {
         let mut tuner = Tuner::new(LIMITS, WORST);
         // A disk that gives what it gives.
-        played(&mut tuner, 3_000, |_, setting| millis(70.0, 50.0, 100.0 * setting.threads as f64, 0.1));
+        played(&mut tuner, 3_000, |_, setting| {
+            let threads = setting.threads as f64;
+            millis(70.0, 50.0, 100.0 * threads, 0.1 / threads)
+        });
         assert_eq!(tuner.setting, WORST);
         assert!(tuner.decisions.iter().all(|decision| decision.kept != Some(true)));
         let late = tuner.decisions.iter().filter(|decision| decision.step > 1_500).count();
