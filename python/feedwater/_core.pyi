@@ -8,7 +8,7 @@ from pathlib import Path
 from typing_extensions import CapsuleType
 from typing import Any, Final, SupportsFloat, SupportsIndex, final
 
-__all__ = ["__version__", "Batch", "Builder", "Checkpoints", "Pipeline", "Tensor", "diagnose", "error_rates", "host", "html", "letters", "main", "settle", "train_options", "verdict"]
+__all__ = ["__version__", "Batch", "Builder", "Checkpoints", "Pipeline", "Tensor", "byte_tokens", "diagnose", "error_rates", "host", "html", "letters", "main", "settle", "train_options", "verdict"]
 
 __version__: Final[str]
 """
