@@ -87,7 +87,7 @@ def line_of(script: str, text: str) -> str:
 
 def test_audio_that_workers_decode(tmp_path: Path) -> None:
     pytest.importorskip("librosa")
-    command = (SCRIPTS / "whisper_like.py", tmp_path, "--format", "ogg", "--seconds", "40", "--steps", "26")
+    command = (SCRIPTS / "whisper_like.py", tmp_path, "--format", "ogg", "--seconds", "90", "--steps", "26")
     seen = observe(tmp_path / "run.jsonl", *command)
     assert len(seen.steps) == 26
     settings = seen.run["settings"]

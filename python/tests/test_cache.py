@@ -63,13 +63,17 @@ def test_what_is_wrong_is_said_with_a_hint(morse: Path, wrong: Any, said: str) -
         wrong(flow(morse)).numpy()
 
 
-def test_threads_are_found_out_and_the_log_reads_well(morse: Path) -> None:
+def test_threads_are_found_out_and_what_is_changed_is_said(morse: Path) -> None:
     loader = flow(morse).threads("auto").prefetch("auto").numpy()
+    before = loader.report()["threads"]
     for _ in range(12):
         for _batch in loader:
             pass
-    tuning = loader.report()["tuning"]
-    assert tuning and all(" → " in decision["text"] and ", because " in decision["text"] for decision in tuning)
+    report = loader.report()
+    # On a machine where all is well from the start, nothing is.
+    tuning = report.get("tuning", [])
+    assert all(" → " in decision["text"] and ", because " in decision["text"] for decision in tuning)
+    assert tuning or (report["threads"], report["prefetch"]) == (before, 3)
 
 
 def test_processes_of_a_machine_share_its_cores(morse: Path, monkeypatch: pytest.MonkeyPatch) -> None:

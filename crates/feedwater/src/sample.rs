@@ -71,6 +71,11 @@ impl Sample {
         self.fields.iter_mut().find(|(known, _)| known == name).map(|(_, value)| value)
     }
 
+    /// What all fields hold, to be changed in place.
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut Value> {
+        self.fields.iter_mut().map(|(_, value)| value)
+    }
+
     /// Takes a field out.
     pub fn take(&mut self, name: &str) -> Option<Value> {
         let at = self.fields.iter().position(|(known, _)| known == name)?;

@@ -28,7 +28,9 @@ Examples:
   feedwater cache clear
 
 A cache is found by what its entries were made of: a changed file or setting never
-gives an old result. Train with the same --cache and --cache-dir to use it.
+gives an old result. What `build` makes is what `profile` and pipelines with the same
+stages find; a recipe of `train` has stages of its own, of which it finds `raw` and
+`decoded` here, and keeps the rest as it goes.
 
 Exit codes:
   0  done, and all is whole

@@ -65,13 +65,16 @@ fn flags_of(path: &Path, command: &str) -> miette::Result<Vec<String>> {
         return Err(wrong(format!("it has {size} bytes")));
     }
     let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-    let mut said: Value = if path.extension().is_some_and(|ending| ending == "toml") {
+    let toml = path.extension().is_some_and(|ending| ending == "toml");
+    let mut said: Value = if toml {
         toml::from_str(&text).map_err(|error| wrong(error.message().to_owned()))?
     } else {
         serde_saphyr::from_str(&text).map_err(|error| wrong(error.to_string()))?
     };
     // What is for another command is not for this one.
-    if let Value::Object(map) = &mut said {
+    if let Value::Object(map) = &mut said
+        && toml
+    {
         for other in ["train", "profile", "cache"].iter().filter(|other| **other != command) {
             map.retain(|key, value| key != other || !value.is_object());
         }

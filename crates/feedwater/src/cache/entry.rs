@@ -104,6 +104,22 @@ fn numbers(value: &Value) -> Option<&[f32]> {
     }
 }
 
+/// The same, to be changed in place.
+pub(super) fn numbers_mut(value: &mut Value) -> Option<&mut Vec<f32>> {
+    match value {
+        Value::Audio(audio) => Some(&mut audio.samples),
+        Value::Tensor(tensor) => Some(&mut tensor.data),
+        _ => None,
+    }
+}
+
+/// Makes numbers as they are when they were kept.
+pub(super) fn round(numbers: &mut Vec<f32>, dtype: DType) {
+    let mut bytes = Vec::with_capacity(numbers.len() * width(dtype));
+    write_numbers(numbers, dtype, &mut bytes);
+    read_numbers(&bytes, dtype, numbers);
+}
+
 fn write_numbers(numbers: &[f32], dtype: DType, out: &mut Vec<u8>) {
     let begin = out.len();
     match dtype {

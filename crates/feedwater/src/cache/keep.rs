@@ -208,6 +208,16 @@ impl Keeper {
         self.bytes.give(bytes);
     }
 
+    /// Makes numbers as they come back, where that is not what they were: a sample is the same whether it was found or made.
+    pub(crate) fn round(&self, sample: &mut Sample) {
+        if self.lossy {
+            sample
+                .values_mut()
+                .filter_map(entry::numbers_mut)
+                .for_each(|numbers| entry::round(numbers, self.dtype));
+        }
+    }
+
     fn append(&self, key: Key, bytes: &[u8]) {
         match &self.store {
             Store::Disk(shards) => {

@@ -1,6 +1,7 @@
 //! What do samples of this dataset take? A few are made, before the first batch is asked for.
 
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -63,8 +64,11 @@ fn costs(cache: &Cache, source: &dyn Source, stages: &[Arc<dyn Stage>], batch: D
     for number in 0..LOOKED_AT.min(length) {
         // One in the midst of each part of the dataset; the first warms up what is warm later.
         let index = (number * 2 + 1) * length / (2 * LOOKED_AT.min(length));
-        let measured = one(source, index, &stages[..all], decoded, dtype, &mut context);
-        if let Some(measured) = measured
+        // A file that a codec panics on is a bad sample, which is told when its turn comes.
+        let measured = catch_unwind(AssertUnwindSafe(|| {
+            one(source, index, &stages[..all], decoded, dtype, &mut context)
+        }));
+        if let Ok(Some(measured)) = measured
             && (number > 0 || length == 1)
         {
             made += 1;

@@ -188,14 +188,19 @@ impl Engine {
         let mut threads = lock(&self.threads);
         for number in threads.len()..setting.threads.min(self.shared.desks.len()) {
             let shared = self.shared.clone();
-            let thread = thread::Builder::new()
-                .name(format!("feedwater-{number}"))
-                .spawn(move || shared.work(number))
-                .map_err(|error| Error::config(format!("cannot start a thread: {error}")))?;
-            threads.push(thread);
+            let spawned =
+                thread::Builder::new().name(format!("feedwater-{number}")).spawn(move || shared.work(number));
+            match spawned {
+                Ok(thread) => threads.push(thread),
+                Err(error) if threads.is_empty() => {
+                    return Err(Error::config(format!("cannot start a thread: {error}")));
+                }
+                // Those that there are do it as well.
+                Err(_) => break,
+            }
         }
         let queue = lock(&self.shared.queue);
-        self.shared.active.store(setting.threads, Ordering::Relaxed);
+        self.shared.active.store(setting.threads.min(threads.len()), Ordering::Relaxed);
         self.shared.depth.store(setting.depth, Ordering::Relaxed);
         drop(queue);
         self.shared.wanted.notify_all();
@@ -515,11 +520,12 @@ impl Shared {
             context.charges.clear();
             stage.apply(&mut sample, context)?;
             clock.leave(slot, context, sample.bytes());
-            if let Some(keeper) = flow.keeper.as_ref().filter(|keeper| keeper.stages == number + 1)
-                && let Some(key) = missing.take()
-            {
+            if let Some(keeper) = flow.keeper.as_ref().filter(|keeper| keeper.stages == number + 1) {
                 clock.enter(CACHE);
-                keeper.keep(key, &sample);
+                if let Some(key) = missing.take() {
+                    keeper.keep(key, &sample);
+                }
+                keeper.round(&mut sample);
                 clock.leave_again(CACHE);
             }
         }

@@ -24,6 +24,8 @@ const CROWDED: f64 = 1.15;
 const SLOWER: f64 = 1.15;
 /// Work, in nanoseconds, of which the share that was computed is known.
 const LEAST_WORK: f64 = 100e6;
+/// By so much, it is slower than before a change.
+const CROWDS: f64 = 1.05;
 /// Steps after a change that still have batches from before it.
 const SETTLE: u64 = 2;
 /// Steps that are looked at together: few at first, when something may be badly wrong.
@@ -266,7 +268,9 @@ impl Tuner {
     }
 
     fn judge(&mut self, trial: &Trial, now: &Window) {
-        let helped = now.step() < trial.without(now) * (1.0 - HELPED);
+        // What batches take more may be the crowd on the cores, which the model then feels too.
+        let slowed = now.own > trial.window.own * CROWDS && now.step() >= trial.window.step();
+        let helped = !slowed && now.step() < trial.without(now) * (1.0 - HELPED);
         if let Some(decision) = self.decisions.last_mut() {
             decision.observed_nanos = Some(now.step());
             decision.kept = Some(helped);
@@ -468,6 +472,18 @@ mod tests {
             "{last}"
         );
         assert!(last.ends_with("kept"), "{last}");
+    }
+
+    /// It was kept: the crowd made batches dearer, and dearer batches were to have been waited for longer.
+    #[test]
+    fn a_thread_that_takes_the_models_core_is_taken_back() {
+        let mut tuner = Tuner::new(LIMITS, WORST);
+        played(&mut tuner, 60, |_, setting| {
+            if setting.threads == 1 { millis(10.0, 100.0, 90.0, 1.0) } else { millis(2.0, 115.0, 140.0, 1.0) }
+        });
+        assert!(
+            tuner.decisions.len() > 1 && tuner.decisions.iter().all(|decision| decision.kept != Some(true))
+        );
     }
 
     #[test]
