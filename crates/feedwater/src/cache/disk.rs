@@ -51,7 +51,6 @@ pub(super) struct Counts {
     pub(super) damaged: AtomicU64,
     /// Entries that could not be written.
     pub(super) failed: AtomicU64,
-    pub(super) written: AtomicU64,
     pub(super) written_bytes: AtomicU64,
 }
 
@@ -273,7 +272,6 @@ impl Shards {
                 drop(writer);
                 let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
                 index.places.insert(key, place);
-                self.counts.written.fetch_add(1, Relaxed);
                 self.counts.written_bytes.fetch_add(entry.len() as u64, Relaxed);
                 true
             }
