@@ -1,8 +1,13 @@
 """Hugging Face datasets: features made once with map() into its Arrow cache, then read from there.
 
-`--build` writes the cache and prints what that took. Read: `--read iter` is `with_format("numpy").iter(batch_size)`, as its
-documentation has it; `--read column` takes the rows out of the Arrow column without a copy through Python and copies them
-into a batch that is used again, as an expert would. Tried: with_format("torch") (slower than numpy), batched=True.
+`--build` writes the cache and prints what that took. `--read` is how rows become batches, in a new random order each epoch, as
+training has them:
+
+    loader   torch's DataLoader(shuffle=True) over with_format("torch"), as its documentation has it
+    rows     with_format("numpy")[indices], a list of random indices a batch
+    iter     with_format("numpy").shuffle(seed).iter(batch_size)
+    column   rows copied by hand out of the Arrow column, into a batch that is used again: no function of datasets reads so
+    order    with_format("numpy").iter(batch_size), the same order each epoch: not what training does
 """
 
 import json
@@ -16,12 +21,13 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import datasets
 import numpy as np
+import torch
 
 from . import audio, measure
 
 
 def main():
-    args = measure.arguments("audio", batch_size=16, read="iter", cache="", build="")
+    args = measure.arguments("audio", batch_size=16, read="rows", cache="", build="")
     datasets.disable_progress_bars()
     measure.one_thread()
     file = os.path.join(args.cache, "features.arrow")
@@ -30,8 +36,6 @@ def main():
         mel = audio.mel_named("hand")
 
         def make(row):
-            import torch
-
             out = torch.empty(80, 3000)
             mel(audio.decode(row["path"]), out)
             return {"input_features": out.numpy()}
@@ -44,21 +48,34 @@ def main():
         return
     kept = datasets.Dataset.from_file(file)
     batch = np.empty((args.batch_size, 80, 3000), np.float32)
+    column = []
+    for chunk in kept.data.column("input_features").chunks:
+        storage = chunk.storage if hasattr(chunk, "storage") else chunk
+        while not hasattr(storage, "to_numpy") or str(storage.type).startswith(("list", "large_list", "fixed")):
+            storage = storage.flatten()
+        column.extend(storage.to_numpy(zero_copy_only=True).reshape(-1, 80, 3000))
+
+    orders = np.random.default_rng(0)
 
     def epoch():
-        if args.read == "iter":
-            for rows in kept.with_format("numpy").iter(args.batch_size):
-                yield rows["input_features"]
-            return
-        for chunk in kept.data.column("input_features").chunks:
-            storage = chunk.storage if hasattr(chunk, "storage") else chunk
-            while not hasattr(storage, "to_numpy") or str(storage.type).startswith(("list", "large_list", "fixed")):
-                storage = storage.flatten()
-            numbers = storage.to_numpy(zero_copy_only=True).reshape(-1, 80, 3000)
-            for at in range(0, len(numbers), args.batch_size):
-                rows = numbers[at : at + args.batch_size]
-                batch[: len(rows)] = rows
-                yield batch[: len(rows)]
+        order = orders.permutation(len(kept))
+        size = args.batch_size
+        if args.read == "loader":
+            rows = torch.utils.data.DataLoader(kept.with_format("torch"), batch_size=size, shuffle=True)
+            yield from (batch["input_features"].numpy() for batch in rows)
+        elif args.read == "rows":
+            rows = kept.with_format("numpy")
+            yield from (rows[order[at : at + size].tolist()]["input_features"] for at in range(0, len(kept), size))
+        elif args.read in ("iter", "order"):
+            rows = kept.with_format("numpy")
+            rows = rows.shuffle(seed=int(order[0]), keep_in_memory=True) if args.read == "iter" else rows
+            yield from (batch["input_features"] for batch in rows.iter(size))
+        else:
+            for at in range(0, len(kept), size):
+                some = order[at : at + size]
+                for row, index in zip(batch, some, strict=False):
+                    row[:] = column[index]
+                yield batch[: len(some)]
 
     measure.run(args, "datasets", {"read": args.read}, epoch)
 

@@ -99,8 +99,10 @@ pub(crate) fn whisper(data: &Path, options: &Options) -> Result<Builder> {
         .cache(cache)
         .batch(Batch::of(options.number("batch-size", 16)))
         .threads(options.number("threads", 2) as usize)
+        // Nobody trains here: there is no step to look at.
+        .prefetch(3)
         .policy(Policy::fail())
-        .shuffle(false))
+        .shuffle(options.has("shuffle")))
 }
 
 fn audio(options: &Options) -> Result<()> {

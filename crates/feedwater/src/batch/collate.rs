@@ -6,14 +6,15 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16, slice::HalfFloatSliceExt};
 
 use super::{Batch, DType, IGNORED_LABEL};
 use crate::{
-    deliver::{BatchTensor, Memory, ReadyBatch, Ring},
+    deliver::{BatchTensor, Memory, ReadyBatch, Ring, stream},
     error::Fault,
     pipeline::Pool,
     sample::{Sample, Tensor, Value, field},
+    transform::simd,
 };
 
 /// A field whose shape is known before there is a sample.
@@ -21,6 +22,14 @@ use crate::{
 pub(crate) struct Fixed {
     pub(crate) name: &'static str,
     pub(crate) shape: Vec<usize>,
+}
+
+/// Numbers of a field that are somewhere else than in the sample, in whatever type they are kept in.
+#[derive(Clone, Copy)]
+pub(crate) enum Numbers<'a> {
+    F32(&'a [f32]),
+    F16(&'a [f16]),
+    BF16(&'a [bf16]),
 }
 
 /// A batch that is being filled.
@@ -51,8 +60,13 @@ impl Collate {
         Filling { fixed: self.fixed.iter().map(take).collect() }
     }
 
+    /// Whether a field has its place in the batch before there is a sample.
+    pub(crate) fn is_fixed(&self, name: &str) -> bool {
+        self.fixed.iter().any(|fixed| fixed.name == name)
+    }
+
     /// Writes the fields of fixed shape of a sample into its row, and takes their numbers out of the sample; checks that
-    /// the others can travel at all.
+    /// the others can travel at all. `apart` has the numbers of the field of that name.
     ///
     /// # Safety
     /// Each row is placed by one thread only.
@@ -61,6 +75,7 @@ impl Collate {
         filling: &Filling,
         row: usize,
         sample: &mut Sample,
+        apart: Option<(&str, Numbers)>,
     ) -> Result<(), Fault> {
         for (fixed, memory) in &filling.fixed {
             let Some(Value::Tensor(tensor)) = sample.get_mut(fixed.name) else {
@@ -82,8 +97,16 @@ impl Collate {
             let row_bytes = fixed.shape.iter().product::<usize>() * self.batch.dtype.bytes();
             // SAFETY: the caller places each row once; nobody looks at the whole before all rows are placed.
             let out = unsafe { memory.row(row, row_bytes) };
-            write_row(tensor, &fixed.shape, self.batch.dtype, out);
-            self.buffers.give(std::mem::take(&mut tensor.data));
+            match apart {
+                Some((name, numbers)) if name == fixed.name => {
+                    write_row(tensor, numbers, &fixed.shape, self.batch.dtype, memory.len(), out);
+                }
+                _ => {
+                    let numbers = Numbers::F32(&tensor.data);
+                    write_row(tensor, numbers, &fixed.shape, self.batch.dtype, memory.len(), out);
+                    self.buffers.give(std::mem::take(&mut tensor.data));
+                }
+            }
         }
         for (name, value) in sample.fields() {
             if let Value::Media(_) | Value::Bytes(_) = value {
@@ -263,11 +286,14 @@ impl Collate {
         }
         let dtype = self.batch.dtype;
         let row_bytes = row_shape.iter().product::<usize>() * dtype.bytes();
-        let mut memory = self.ring.take(rows.len() * row_bytes);
+        let all_bytes = rows.len() * row_bytes;
+        let mut memory = self.ring.take(all_bytes);
         if row_bytes > 0 {
             for (row, out) in rows.iter().zip(memory.as_mut_slice().chunks_exact_mut(row_bytes)) {
                 match row {
-                    Some(tensor) => write_row(tensor, &row_shape, dtype, out),
+                    Some(tensor) => {
+                        write_row(tensor, Numbers::F32(&tensor.data), &row_shape, dtype, all_bytes, out);
+                    }
                     None => out.fill(0),
                 }
             }
@@ -365,49 +391,107 @@ fn same_but(shape: &[usize], row: &[usize], axis: usize) -> bool {
     shape.len() == row.len() && shape.iter().zip(row).enumerate().all(|(at, (a, b))| at == axis || a == b)
 }
 
-/// Writes a tensor into a row of this shape, padding one axis.
-fn write_row(tensor: &Tensor, row_shape: &[usize], dtype: DType, out: &mut [u8]) {
+/// Writes a tensor into a row of this shape, padding one axis. `all_bytes` are those of the batch.
+fn write_row(
+    tensor: &Tensor,
+    numbers: Numbers,
+    row_shape: &[usize],
+    dtype: DType,
+    all_bytes: usize,
+    out: &mut [u8],
+) {
     // With the padded axis at `a`, the row is `before` stretches, each of `length · after` numbers and then padding.
     let after: usize = row_shape[tensor.pad_axis + 1..].iter().product();
-    let (stretch, row_stretch) = (tensor.length() * after, row_shape[tensor.pad_axis] * after);
-    if row_stretch == 0 {
+    let row = Row {
+        stretch: tensor.length() * after,
+        row_stretch: row_shape[tensor.pad_axis] * after,
+        // What is larger than a cache is not read before it has left it.
+        past_cache: all_bytes >= stream::WORTH_BYTES,
+    };
+    if row.row_stretch == 0 {
         return;
     }
     let fill = tensor.fill;
-    // A tensor without numbers has no stretches, yet its row has.
-    let empty: &[f32] = &[];
-    let mut data = tensor.data.chunks_exact(stretch.max(1));
-    match dtype {
-        DType::F32 => {
-            for out in bytemuck::cast_slice_mut::<u8, f32>(out).chunks_exact_mut(row_stretch) {
-                let stretch = data.next().unwrap_or(empty);
-                out[..stretch.len()].copy_from_slice(stretch);
-                pad(&mut out[stretch.len()..], fill);
-            }
+    match (dtype, numbers) {
+        (DType::F32, Numbers::F32(data)) => row.copy(data, fill, out),
+        (DType::F16, Numbers::F16(data)) => row.copy(data, f16::from_f32(fill), out),
+        (DType::BF16, Numbers::BF16(data)) => row.copy(data, bf16::from_f32(fill), out),
+        (DType::F32, Numbers::F16(data)) => row.write(data, fill, out, simd::from_f16),
+        (DType::F32, Numbers::BF16(data)) => row.write(data, fill, out, simd::from_bf16),
+        (DType::F16, Numbers::F32(data)) => {
+            row.write(data, f16::from_f32(fill), out, |data, out| out.convert_from_f32_slice(data));
         }
-        DType::F16 => {
-            for out in bytemuck::cast_slice_mut::<u8, half::f16>(out).chunks_exact_mut(row_stretch) {
-                let stretch = data.next().unwrap_or(empty);
-                out[..stretch.len()].convert_from_f32_slice(stretch);
-                pad(&mut out[stretch.len()..], half::f16::from_f32(fill));
-            }
+        (DType::BF16, Numbers::F32(data)) => {
+            row.write(data, bf16::from_f32(fill), out, |data, out| out.convert_from_f32_slice(data));
         }
-        DType::BF16 => {
-            for out in bytemuck::cast_slice_mut::<u8, half::bf16>(out).chunks_exact_mut(row_stretch) {
-                let stretch = data.next().unwrap_or(empty);
-                out[..stretch.len()].convert_from_f32_slice(stretch);
-                pad(&mut out[stretch.len()..], half::bf16::from_f32(fill));
-            }
-        }
-        DType::I64 => unreachable!("features are never integers: refused when the pipeline was built"),
+        (DType::F16, Numbers::BF16(data)) => row.write(data, f16::from_f32(fill), out, |data, out| {
+            out.iter_mut().zip(data).for_each(|(out, number)| *out = f16::from_f32(number.to_f32()));
+        }),
+        (DType::BF16, Numbers::F16(data)) => row.write(data, bf16::from_f32(fill), out, |data, out| {
+            out.iter_mut().zip(data).for_each(|(out, number)| *out = bf16::from_f32(number.to_f32()));
+        }),
+        (DType::I64, _) => unreachable!("features are never integers: refused when the pipeline was built"),
     }
+    stream::done();
 }
 
-/// Padding is most of a batch of uneven lengths, and mostly zeros, which the C library writes faster than any loop.
-fn pad<T: bytemuck::NoUninit + bytemuck::AnyBitPattern>(out: &mut [T], fill: T) {
-    if bytemuck::bytes_of(&fill).iter().all(|byte| *byte == 0) {
-        bytemuck::cast_slice_mut::<T, u8>(out).fill(0);
-    } else {
-        out.fill(fill);
+/// How a row is laid out: stretches of numbers, each with padding behind it.
+#[derive(Clone, Copy)]
+struct Row {
+    stretch: usize,
+    row_stretch: usize,
+    past_cache: bool,
+}
+
+impl Row {
+    /// Numbers that are in the batch's type already.
+    fn copy<T: bytemuck::Pod>(self, data: &[T], fill: T, out: &mut [u8]) {
+        let out = bytemuck::cast_slice_mut::<u8, T>(out).chunks_exact_mut(self.row_stretch);
+        // A tensor without numbers has no stretches, yet its row has.
+        let mut data = data.chunks_exact(self.stretch.max(1));
+        for out in out {
+            let data = data.next().unwrap_or_default();
+            let (numbers, padding) = out.split_at_mut(data.len());
+            if self.past_cache {
+                stream::copy(bytemuck::cast_slice(data), bytemuck::cast_slice_mut(numbers));
+            } else {
+                numbers.copy_from_slice(data);
+            }
+            self.pad(padding, fill);
+        }
+    }
+
+    /// Numbers that are to be converted.
+    fn write<S, T: bytemuck::Pod>(self, data: &[S], fill: T, out: &mut [u8], convert: impl Fn(&[S], &mut [T])) {
+        /// Some, that stay in the nearest cache between being converted and being written.
+        const SOME: usize = 2048;
+        let mut some = [fill; SOME];
+        let out = bytemuck::cast_slice_mut::<u8, T>(out).chunks_exact_mut(self.row_stretch);
+        let mut data = data.chunks_exact(self.stretch.max(1));
+        for out in out {
+            let data = data.next().unwrap_or_default();
+            let (numbers, padding) = out.split_at_mut(data.len());
+            if self.past_cache {
+                for (data, out) in data.chunks(SOME).zip(numbers.chunks_mut(SOME)) {
+                    let some = &mut some[..data.len()];
+                    convert(data, some);
+                    stream::copy(bytemuck::cast_slice(some), bytemuck::cast_slice_mut(out));
+                }
+            } else {
+                convert(data, numbers);
+            }
+            self.pad(padding, fill);
+        }
+    }
+
+    /// Padding is most of a batch of uneven lengths, and mostly zeros, which the C library writes faster than any loop.
+    fn pad<T: bytemuck::Pod>(self, out: &mut [T], fill: T) {
+        if self.past_cache {
+            stream::fill(bytemuck::cast_slice_mut(out), bytemuck::bytes_of(&fill));
+        } else if bytemuck::bytes_of(&fill).iter().all(|byte| *byte == 0) {
+            bytemuck::cast_slice_mut::<T, u8>(out).fill(0);
+        } else {
+            out.fill(fill);
+        }
     }
 }

@@ -12,8 +12,9 @@ use std::borrow::Cow;
 use half::slice::HalfFloatSliceExt;
 
 use crate::{
-    batch::DType,
+    batch::{DType, collate::Numbers},
     sample::{Sample, Span, Tensor, Value, Waveform, field},
+    transform::simd,
 };
 
 const KEPT_OUT: u8 = 0;
@@ -147,9 +148,35 @@ fn width(dtype: DType) -> usize {
 pub(super) fn read_numbers(bytes: &[u8], dtype: DType, into: &mut Vec<f32>) {
     into.resize(bytes.len() / width(dtype), 0.0);
     match dtype {
-        DType::F16 => aligned::<half::f16>(bytes).convert_to_f32_slice(into),
-        DType::BF16 => aligned::<half::bf16>(bytes).convert_to_f32_slice(into),
+        DType::F16 => simd::from_f16(&aligned(bytes), into),
+        DType::BF16 => simd::from_bf16(&aligned(bytes), into),
         DType::F32 | DType::I64 => bytemuck::cast_slice_mut(into).copy_from_slice(bytes),
+    }
+}
+
+/// Numbers as they were kept.
+pub(super) enum Held<'a> {
+    F32(Cow<'a, [f32]>),
+    F16(Cow<'a, [half::f16]>),
+    BF16(Cow<'a, [half::bf16]>),
+}
+
+impl Held<'_> {
+    pub(super) fn as_ref(&self) -> Numbers<'_> {
+        match self {
+            Self::F32(numbers) => Numbers::F32(numbers),
+            Self::F16(numbers) => Numbers::F16(numbers),
+            Self::BF16(numbers) => Numbers::BF16(numbers),
+        }
+    }
+}
+
+/// `bytes` are of whole numbers; where they do not begin where numbers may, they are copied.
+pub(super) fn numbers_of(bytes: &[u8], dtype: DType) -> Held<'_> {
+    match dtype {
+        DType::F16 => Held::F16(aligned(bytes)),
+        DType::BF16 => Held::BF16(aligned(bytes)),
+        DType::F32 | DType::I64 => Held::F32(aligned(bytes)),
     }
 }
 
@@ -237,6 +264,11 @@ impl Fields {
             fields.push((name, value));
         }
         rest.is_empty().then_some(Self { named: fields, first, body: body.len() })
+    }
+
+    /// The name of the field whose numbers stand first.
+    pub(super) fn first_name(&self) -> Option<&str> {
+        self.first.map(|at| &*self.named[at].0)
     }
 
     /// Puts the fields in place of the sample's. `numbers` are those that stand first.

@@ -16,7 +16,7 @@ use super::{
     ram::Ram,
 };
 use crate::{
-    batch::DType,
+    batch::{DType, collate::Numbers},
     error::Fault,
     pipeline::{Context, Pool, Stage},
     read::read_all,
@@ -31,7 +31,7 @@ const MOST_FILE_BYTES: u64 = 1 << 30;
 /// What became of a sample.
 pub(crate) enum Outcome {
     /// The stages that are kept are done.
-    Found,
+    Found(Kept),
     /// It is to be made, and handed over under this key.
     Missing(Key),
     /// It is to be made, and that is all.
@@ -154,50 +154,33 @@ impl Keeper {
         }
         // A file that is not there will be found missing by whoever opens it.
         let Ok(key) = self.chain.key(sample, self.identity) else { return Outcome::Apart };
-        let mut floats = context.floats();
-        let Some(length) = self.read(key, &mut floats) else {
-            context.recycle(floats);
-            self.misses.fetch_add(1, Relaxed);
-            return Outcome::Missing(key);
-        };
-        let bytes = &bytemuck::cast_slice(&floats)[..length];
         // An entry whose check is right and that is none was written by another program.
-        let Some(fields) = Fields::read(bytes, self.dtype) else {
-            context.recycle(floats);
-            self.misses.fetch_add(1, Relaxed);
-            return Outcome::Missing(key);
-        };
-        if self.dtype == DType::F32 {
-            floats.truncate(fields.body / 4);
-            fields.into_sample(sample, floats);
-        } else {
-            let mut numbers = context.floats();
-            entry::read_numbers(&bytes[..fields.body], self.dtype, &mut numbers);
-            fields.into_sample(sample, numbers);
-            context.recycle(floats);
-        }
-        self.hits.fetch_add(1, Relaxed);
-        Outcome::Found
+        let found = self.read(key, context).and_then(|bytes| {
+            let fields = Fields::read(bytes.as_slice(), self.dtype);
+            fields.map(|fields| Kept { bytes, fields, dtype: self.dtype })
+        });
+        let count = if found.is_some() { &self.hits } else { &self.misses };
+        count.fetch_add(1, Relaxed);
+        found.map_or(Outcome::Missing(key), Outcome::Found)
     }
 
-    /// Reads an entry into numbers, as bytes. How many bytes; nothing where it is not there or not whole.
-    fn read(&self, key: Key, into: &mut Vec<f32>) -> Option<usize> {
-        let length = match &self.store {
+    /// An entry; nothing where it is not there or not whole.
+    fn read(&self, key: Key, context: &Context) -> Option<Bytes> {
+        let bytes = match &self.store {
             Store::Disk(shards) => {
                 let found = shards.find(key)?;
-                into.resize(found.len().div_ceil(4), 0.0);
-                let bytes = &mut bytemuck::cast_slice_mut(into)[..found.len()];
-                shards.read(&found, bytes).then_some(found.len())?
+                let mut floats = context.floats();
+                floats.resize(found.len().div_ceil(4), 0.0);
+                if !shards.read(&found, &mut bytemuck::cast_slice_mut(&mut floats)[..found.len()]) {
+                    context.recycle(floats);
+                    return None;
+                }
+                Bytes::Read(floats, found.len())
             }
-            Store::Ram(ram) => {
-                let found = ram.find(key)?;
-                into.resize(found.len().div_ceil(4), 0.0);
-                bytemuck::cast_slice_mut(into)[..found.len()].copy_from_slice(&found);
-                found.len()
-            }
+            Store::Ram(ram) => Bytes::Shared(ram.find(key)?),
         };
-        self.read_bytes.fetch_add(length as u64, Relaxed);
-        Some(length)
+        self.read_bytes.fetch_add(bytes.as_slice().len() as u64, Relaxed);
+        Some(bytes)
     }
 
     /// Keeps a sample as it is now.
@@ -256,12 +239,10 @@ impl Keeper {
 
     fn file(&self, media: &Media, context: &mut Context) -> Result<Vec<u8>, Fault> {
         let key = self.chain.key_of_file(media, self.identity)?;
-        let mut floats = context.floats();
-        let found = self.read(key, &mut floats);
-        let bytes = found.map(|length| bytemuck::cast_slice(&floats)[..length].to_vec());
-        context.recycle(floats);
-        if let Some(bytes) = bytes {
+        if let Some(found) = self.read(key, context) {
             self.hits.fetch_add(1, Relaxed);
+            let bytes = found.as_slice().to_vec();
+            found.give_back(context);
             return Ok(bytes);
         }
         let mut bytes = Vec::new();
@@ -296,6 +277,81 @@ impl Keeper {
             }
         }
         report
+    }
+}
+
+/// An entry as it was read.
+enum Bytes {
+    /// In a buffer for numbers, so many bytes of it.
+    Read(Vec<f32>, usize),
+    /// In memory.
+    Shared(Arc<[u8]>),
+}
+
+impl Bytes {
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Read(floats, length) => &bytemuck::cast_slice(floats)[..*length],
+            Self::Shared(bytes) => bytes,
+        }
+    }
+
+    fn give_back(self, context: &Context) {
+        if let Self::Read(floats, _) = self {
+            context.recycle(floats);
+        }
+    }
+}
+
+/// A sample that was found, its numbers as they were kept.
+pub(crate) struct Kept {
+    bytes: Bytes,
+    fields: Fields,
+    dtype: DType,
+}
+
+impl Kept {
+    /// The field that has most of the numbers.
+    pub(crate) fn field(&self) -> Option<&str> {
+        self.fields.first_name()
+    }
+
+    /// The bytes of the entry.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.as_slice().len()
+    }
+
+    /// Puts it in the place of what the source gave.
+    pub(crate) fn unpack(self, sample: &mut Sample, context: &Context) {
+        let body = self.fields.body;
+        match self.bytes {
+            Bytes::Read(mut floats, _) if self.dtype == DType::F32 => {
+                floats.truncate(body / 4);
+                self.fields.into_sample(sample, floats);
+            }
+            bytes => {
+                let mut numbers = context.floats();
+                entry::read_numbers(&bytes.as_slice()[..body], self.dtype, &mut numbers);
+                self.fields.into_sample(sample, numbers);
+                bytes.give_back(context);
+            }
+        }
+    }
+
+    /// The same but for the numbers of [`Kept::field`], which `with` gets as they were kept.
+    pub(crate) fn unpack_with<T>(
+        self,
+        sample: &mut Sample,
+        context: &Context,
+        with: impl FnOnce(&mut Sample, Option<(&str, Numbers)>) -> T,
+    ) -> T {
+        let Self { bytes, fields, dtype } = self;
+        let (body, name) = (fields.body, fields.first_name().map(str::to_owned));
+        fields.into_sample(sample, Vec::new());
+        let numbers = entry::numbers_of(&bytes.as_slice()[..body], dtype);
+        let done = with(sample, name.as_deref().zip(Some(numbers.as_ref())));
+        bytes.give_back(context);
+        done
     }
 }
 

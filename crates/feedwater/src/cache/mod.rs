@@ -25,7 +25,7 @@ use std::{
 pub use choose::{Choice, Cost, Costs, Room, choose};
 pub use disk::{Held, Verified, clear, held, verify};
 pub use keep::CacheReport;
-pub(crate) use keep::{Keeper, Outcome};
+pub(crate) use keep::{Keeper, Kept, Outcome};
 
 use crate::{
     batch::DType,

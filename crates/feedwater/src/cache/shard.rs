@@ -21,7 +21,7 @@ use std::{
     time::SystemTime,
 };
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use twox_hash::XxHash3_64;
 
 use super::key::{Chain, Key};
 use crate::read::{ReadAt, read_exact_at, read_full_at};
@@ -82,6 +82,11 @@ pub(super) fn index_head(chain: &Chain, shard: u128) -> Vec<u8> {
 /// What an entry must hash to.
 pub(super) fn check(key: Key, entry: &[u8]) -> u64 {
     xxh3_64_with_seed(entry, key as u64 ^ (key >> 64) as u64)
+}
+
+/// By the widest registers that the machine has, which `xxhash-rust` knows only when it is compiled.
+fn xxh3_64_with_seed(bytes: &[u8], seed: u64) -> u64 {
+    XxHash3_64::oneshot_with_seed(seed, bytes)
 }
 
 /// Where an entry is.

@@ -3,7 +3,9 @@
 //!
 //! The memory can be anybody's: `torch` hands in pinned buffers through [`Memory::foreign`], by default it is plain
 //! memory aligned to 64 bytes. This is the one place in the engine with `unsafe`: rows of one buffer are written by
-//! several threads at once.
+//! several threads at once, past the caches where they are large ([`stream`]).
+
+pub(crate) mod stream;
 
 use std::{
     alloc::{self, Layout},

@@ -30,10 +30,10 @@ use super::{
 };
 use crate::{
     batch::{
-        collate::{Collate, Filling},
+        collate::{Collate, Filling, Numbers},
         pack::Document,
     },
-    cache::Outcome,
+    cache::{Kept, Outcome},
     deliver::ReadyBatch,
     error::{Error, Fault, Result},
     sample::{Sample, Value, field},
@@ -502,16 +502,25 @@ impl Shared {
         let flow = &*self.flow;
         let mut sample = flow.source.sample(index)?;
         clock.leave(0, context, sample.bytes());
-        let mut missing = None;
+        let (mut missing, mut whole) = (None, None);
         let mut done = 0;
         if let Some(keeper) = &flow.keeper {
             clock.enter(CACHE);
             match keeper.fetch(&mut sample, context) {
-                Outcome::Found => done = keeper.stages,
+                Outcome::Found(kept) => {
+                    done = keeper.stages;
+                    // Nothing is done to it any more: its numbers go from where they were read into the row.
+                    let last = done == flow.stages.len();
+                    if last && kept.field().is_some_and(|name| flow.collate.is_fixed(name)) {
+                        whole = Some(kept);
+                    } else {
+                        kept.unpack(&mut sample, context);
+                    }
+                }
                 Outcome::Missing(key) => missing = Some(key),
                 Outcome::Apart => {}
             }
-            clock.leave(CACHE, context, sample.bytes());
+            clock.leave(CACHE, context, sample.bytes() + whole.as_ref().map_or(0, Kept::bytes));
         }
         for (number, stage) in flow.stages.iter().enumerate().skip(done) {
             let slot = flow.slots[number];
@@ -534,8 +543,14 @@ impl Shared {
         context.charges.clear();
         if let Some(filling) = &*unit.filling.read().unwrap_or_else(PoisonError::into_inner) {
             let bytes = sample.bytes();
-            // SAFETY: a row is claimed by one worker, once; the rows of a unit are distinct.
-            unsafe { flow.collate.place(filling, row, &mut sample) }?;
+            let place = |sample: &mut Sample, numbers: Option<(&str, Numbers)>| {
+                // SAFETY: a row is claimed by one worker, once; the rows of a unit are distinct.
+                unsafe { flow.collate.place(filling, row, sample, numbers) }
+            };
+            match whole {
+                Some(kept) => kept.unpack_with(&mut sample, context, place)?,
+                None => place(&mut sample, None)?,
+            }
             clock.leave(slot, context, bytes);
         }
         Ok(sample)

@@ -2,8 +2,9 @@
 //!
 //! After every few steps: how long did a step take, how much of that was waiting, and what did its batch take to make? Where
 //! steps wait, one thing is changed, by what the figures say it needs. A few steps later it is looked at again: what made
-//! steps shorter stays, what did not is taken back, and not tried again for a while. What counts is the time of a step, the
-//! model's own share in it: a loader that takes the model's cores makes batches faster and steps slower.
+//! steps shorter stays, what did not is taken back, and not tried again for a while. Where steps differ so much that a few
+//! do not tell, more of them are looked at, and meanwhile another thing may be changed too. What counts is the time of a
+//! step, the model's own share in it: a loader that takes the model's cores makes batches faster and steps slower.
 //!
 //! It sees figures and says settings; nothing here runs. The stream of batches is the same whatever it says.
 
@@ -13,11 +14,17 @@ use serde::{Serialize, Serializer, ser::SerializeStruct as _};
 
 /// A share of waiting that is worth a change.
 const WORTH: f64 = 0.02;
+/// Where steps wait for so much of what the model takes, a few are enough to look at.
+const BADLY: f64 = 0.5;
 /// A step has to become this much shorter for a change to stay.
 const HELPED: f64 = 0.01;
+/// A difference is none of chance that is this many times as large as chance makes it mostly.
+const CERTAIN: f64 = 2.0;
 /// Threads that work less of the time than this are enough of them.
 const BUSY: f64 = 0.7;
 const SATURATED: f64 = 0.92;
+/// A batch that takes so many times as long as most comes late, however busy the threads are.
+const UNEVEN: f64 = 1.5;
 /// Threads slow each other down: so many more are needed than the figures of fewer say.
 const CROWDED: f64 = 1.15;
 /// The model's own part of a step has become slower by more than noise.
@@ -28,7 +35,7 @@ const LEAST_WORK: f64 = 100e6;
 const CROWDS: f64 = 1.05;
 /// Steps after a change that still have batches from before it.
 const SETTLE: u64 = 2;
-/// Steps that are looked at together: few at first, when something may be badly wrong.
+/// Steps that are looked at together: few at first, when something may be badly wrong, or when it is.
 const FIRST: usize = 4;
 const LATER: usize = 16;
 const EARLY_STEPS: u64 = 32;
@@ -125,7 +132,8 @@ impl fmt::Display for Decision {
         )?;
         match (observed_nanos, kept) {
             (Some(nanos), Some(true)) => write!(f, ", were {}: kept", span(*nanos)),
-            (Some(nanos), _) => write!(f, ", were {}: taken back", span(*nanos)),
+            (Some(nanos), Some(false)) => write!(f, ", were {}: taken back", span(*nanos)),
+            (Some(nanos), None) => write!(f, ", are {}: too few steps to tell", span(*nanos)),
             (None, _) => write!(f, "; not known yet"),
         }
     }
@@ -146,6 +154,8 @@ pub(crate) fn span(nanos: f64) -> String {
 #[derive(Debug, Clone, Copy)]
 struct Window {
     wait: f64,
+    /// How far chance may have moved that, squared.
+    chance: f64,
     own: f64,
     work: f64,
     /// What the dearest batch took.
@@ -160,10 +170,12 @@ impl Window {
         let mean = |of: fn(&Seen) -> f64| seen.iter().map(of).sum::<f64>() / count;
         let mut own: Vec<f64> = seen.iter().map(|step| step.own).collect();
         own.sort_by(f64::total_cmp);
-        let work = mean(|step| step.work);
+        let (wait, work) = (mean(|step| step.wait), mean(|step| step.work));
+        let squares = seen.iter().map(|step| (step.wait - wait).powi(2)).sum::<f64>();
         let computed = seen.iter().map(|step| step.computed).sum::<Option<f64>>().map(|sum| sum / count);
         Self {
-            wait: mean(|step| step.wait),
+            wait,
+            chance: squares / (count - 1.0).max(1.0) / count,
             // The middle: an evaluation or a checkpoint between two steps is not the model's pace.
             own: own.get(own.len() / 2).copied().unwrap_or(0.0),
             work,
@@ -194,13 +206,28 @@ struct Rest {
     next: u64,
 }
 
+/// What was changed and is not judged yet.
 struct Trial {
-    kind: Kind,
+    /// Each is the last of its decisions, in order.
+    kinds: Vec<Kind>,
     before: Setting,
     window: Window,
+    /// The steps since.
+    seen: Vec<Seen>,
 }
 
 impl Trial {
+    /// Whether it helped; nothing while chance may be what is seen.
+    fn helped(&self, now: &Window) -> Option<bool> {
+        // What batches take more may be the crowd on the cores, which the model then feels too.
+        if now.own > self.window.own * CROWDS && now.step() >= self.window.step() {
+            return Some(false);
+        }
+        let gain = self.without(now) - now.step();
+        let certain = gain.abs() > CERTAIN * (self.window.chance + now.chance).sqrt();
+        (certain || self.seen.len() >= LATER).then_some(gain > HELPED * self.without(now))
+    }
+
     /// How long steps would be now without the change. Batches of another few steps may be dearer or cheaper to compute: as
     /// much more or less would have been waited, and at least as long as computing them takes. (What is waited for disks
     /// says nothing: more threads wait longer for the same.)
@@ -248,18 +275,19 @@ impl Tuner {
             return None;
         }
         self.seen.push(seen);
-        if self.seen.len() < if self.step <= EARLY_STEPS { FIRST } else { LATER } {
+        let (wait, own) = self.seen.iter().fold((0.0, 0.0), |sum, step| (sum.0 + step.wait, sum.1 + step.own));
+        let soon = self.step <= EARLY_STEPS || wait > BADLY * own;
+        if self.seen.len() < if soon { FIRST } else { LATER } {
             return None;
         }
-        let now = Window::of(&self.seen);
-        self.seen.clear();
+        let seen = std::mem::take(&mut self.seen);
         let before = self.setting;
         if let Some(trial) = self.trial.take() {
-            self.judge(&trial, &now);
+            self.judge(trial, &seen);
         }
         // What was just taken back is not followed by another change at once.
         if self.setting == before {
-            self.propose(&now);
+            self.propose(&Window::of(&seen));
         }
         (self.setting != before).then(|| {
             self.look_from = self.step + SETTLE;
@@ -267,27 +295,40 @@ impl Tuner {
         })
     }
 
-    fn judge(&mut self, trial: &Trial, now: &Window) {
-        // What batches take more may be the crowd on the cores, which the model then feels too.
-        let slowed = now.own > trial.window.own * CROWDS && now.step() >= trial.window.step();
-        let helped = !slowed && now.step() < trial.without(now) * (1.0 - HELPED);
-        if let Some(decision) = self.decisions.last_mut() {
+    fn judge(&mut self, mut trial: Trial, seen: &[Seen]) {
+        trial.seen.extend(seen);
+        let now = Window::of(&trial.seen);
+        let helped = trial.helped(&now);
+        let first = self.decisions.len().saturating_sub(trial.kinds.len());
+        for decision in &mut self.decisions[first..] {
             decision.observed_nanos = Some(now.step());
-            decision.kept = Some(helped);
+            decision.kept = helped;
         }
-        let rest = &mut self.rests[trial.kind as usize];
-        if helped {
-            rest.next = REST;
-        } else {
-            *rest = Rest { until: self.step + rest.next, next: (rest.next * 2).min(LONGEST_REST) };
-            self.setting = trial.before;
+        match helped {
+            None => self.trial = Some(trial),
+            Some(true) => trial.kinds.iter().for_each(|kind| self.rests[*kind as usize].next = REST),
+            Some(false) => {
+                for kind in &trial.kinds {
+                    let rest = &mut self.rests[*kind as usize];
+                    *rest = Rest { until: self.step + rest.next, next: (rest.next * 2).min(LONGEST_REST) };
+                }
+                self.setting = trial.before;
+            }
         }
-        // Another number of threads, another pace of the model.
-        self.shortest_own = f64::INFINITY;
+        if helped.is_some() {
+            // Another number of threads, another pace of the model.
+            self.shortest_own = f64::INFINITY;
+        }
     }
 
     fn rested(&self, kind: Kind) -> bool {
-        self.step >= self.rests[kind as usize].until
+        // While something is tried, another thing may be tried with it; fewer of anything is tried alone.
+        let free = self.trial.as_ref().is_none_or(|trial| {
+            kind != Kind::FewerThreads
+                && !trial.kinds.contains(&kind)
+                && !trial.kinds.contains(&Kind::FewerThreads)
+        });
+        free && self.step >= self.rests[kind as usize].until
     }
 
     fn propose(&mut self, now: &Window) {
@@ -302,30 +343,35 @@ impl Tuner {
         if share > WORTH {
             let waits = format!("a step waits {} of {}", span(now.wait), span(step));
             let more = self.limits.tune_threads && threads < most && self.rested(Kind::MoreThreads);
+            // Where all threads work all the time on batches that are much alike, there is nothing to make earlier.
+            let late = busy < SATURATED || now.dearest > UNEVEN * now.work;
+            let deeper =
+                self.limits.tune_depth && depth < self.limits.depth && late && self.rested(Kind::Deeper);
             if more && busy > BUSY {
                 let to = needed.clamp(threads + 1, most);
                 let why = format!("{waits} for a batch that takes {} to make", span(now.work));
                 let expected = now.own.max(now.work / to as f64);
-                return self.try_out(Kind::MoreThreads, Setting { threads: to, depth }, why, now, expected);
+                self.try_out(Kind::MoreThreads, to, why, now, expected);
             }
-            // Where all threads work all the time, there is nothing to make earlier.
-            let deeper = self.limits.tune_depth && depth < self.limits.depth && busy < SATURATED;
-            if deeper && self.rested(Kind::Deeper) {
+            if deeper {
                 // While the dearest is made, the model works off what is there.
                 let longest = (2.0 * now.dearest / now.own.max(1.0)).ceil() as usize;
                 let to = (depth * DEEPER).max(longest).min(self.limits.depth);
-                let why = format!(
-                    "{waits} and threads work {:.0} % of the time: some batches come late, others wait",
-                    100.0 * busy.min(1.0)
-                );
+                let why = if busy < SATURATED {
+                    format!(
+                        "{waits} and threads work {:.0} % of the time: some batches come late, others wait",
+                        100.0 * busy
+                    )
+                } else {
+                    format!("one batch takes {}, most take {}", span(now.dearest), span(now.work))
+                };
                 // What is late now and then does not show when enough is ready.
-                let expected = now.own.max(now.work / threads as f64);
-                return self.try_out(Kind::Deeper, Setting { threads, depth: to }, why, now, expected);
+                let expected = now.own.max(now.work / self.setting.threads as f64);
+                self.try_out(Kind::Deeper, to, why, now, expected);
             }
-            if more {
+            if more && busy <= BUSY && !deeper {
                 let why = format!("{waits}, and nothing else is left to try");
-                let setting = Setting { threads: threads + 1, depth };
-                self.try_out(Kind::MoreThreads, setting, why, now, now.own);
+                self.try_out(Kind::MoreThreads, threads + 1, why, now, now.own);
             }
         } else if self.limits.tune_threads
             && self.step > EARLY_STEPS
@@ -339,18 +385,19 @@ impl Tuner {
                 span(now.own),
                 if needed <= 1 { "one thread".to_owned() } else { format!("{needed} threads") }
             );
-            let setting = Setting { threads: needed.max(threads / 2).max(1), depth };
-            self.try_out(Kind::FewerThreads, setting, why, now, self.shortest_own);
+            let to = needed.max(threads / 2).max(1);
+            self.try_out(Kind::FewerThreads, to, why, now, self.shortest_own);
         }
     }
 
-    fn try_out(&mut self, kind: Kind, setting: Setting, why: String, now: &Window, expected_nanos: f64) {
+    fn try_out(&mut self, kind: Kind, to: usize, why: String, now: &Window, expected_nanos: f64) {
         let before = self.setting;
-        let (what, from, to) = if kind == Kind::Deeper {
-            ("prefetch", before.depth, setting.depth)
+        let (what, place) = if kind == Kind::Deeper {
+            ("prefetch", &mut self.setting.depth)
         } else {
-            ("threads", before.threads, setting.threads)
+            ("threads", &mut self.setting.threads)
         };
+        let from = std::mem::replace(place, to);
         if self.decisions.len() == REMEMBERED {
             self.decisions.remove(0);
         }
@@ -365,13 +412,24 @@ impl Tuner {
             observed_nanos: None,
             kept: None,
         });
-        self.trial = Some(Trial { kind, before, window: *now });
-        self.setting = setting;
+        let trial = self.trial.get_or_insert_with(|| Trial {
+            kinds: Vec::new(),
+            before,
+            window: *now,
+            seen: Vec::new(),
+        });
+        trial.kinds.push(kind);
+        // What was seen is of one change of two.
+        trial.seen.clear();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
+    use xxhash_rust::xxh3::xxh3_64;
+
     use super::*;
 
     const LIMITS: Limits =
@@ -388,6 +446,37 @@ mod tests {
             setting = tuner.step(seen).unwrap_or(setting);
         }
         walls
+    }
+
+    /// Threads that make batches, each one batch, and a queue of them.
+    #[derive(Default)]
+    struct Machine {
+        /// When the batches that are made or being made are ready, in order; and when each thread is free.
+        ready: VecDeque<f64>,
+        threads: Vec<f64>,
+        now: f64,
+    }
+
+    impl Machine {
+        /// The next step of a model that takes `own`; `batches` are what the next ones take to make.
+        fn step(&mut self, batches: &[f64], own: f64, setting: Setting) -> Seen {
+            self.fill(batches, setting);
+            let ready = self.ready.pop_front().unwrap_or(self.now);
+            let wait = (ready - self.now).max(0.0);
+            self.now += wait;
+            self.fill(&batches[1..], setting);
+            self.now += own;
+            millis(wait, own, batches[0], 1.0)
+        }
+
+        fn fill(&mut self, batches: &[f64], setting: Setting) {
+            self.threads.resize(setting.threads, self.now);
+            while self.ready.len() < setting.depth {
+                let Some(thread) = self.threads.iter_mut().min_by(|one, other| one.total_cmp(other)) else { return };
+                *thread = thread.max(self.now) + batches[self.ready.len()];
+                self.ready.push_back(*thread);
+            }
+        }
     }
 
     fn millis(wait: f64, own: f64, work: f64, computed: f64) -> Seen {
@@ -472,6 +561,36 @@ mod tests {
             "{last}"
         );
         assert!(last.ends_with("kept"), "{last}");
+    }
+
+    /// One batch in six takes long: a few steps without one look as if nothing was needed, a few with one as if nothing
+    /// helped.
+    #[test]
+    fn a_heavy_tail_gets_both_threads_and_depth_within_thirty_steps_wherever_it_begins() {
+        let batches: Vec<f64> =
+            (0..600_u64).map(|at| if xxh3_64(&at.to_le_bytes()).is_multiple_of(6) { 140.0 } else { 18.0 }).collect();
+        let mut late = Vec::new();
+        // What has not happened yet cannot be known.
+        let shows = |begin: &usize| batches[*begin..begin + 16].contains(&140.0);
+        let begins: Vec<usize> = (0..100).filter(shows).collect();
+        for begin in begins.iter().copied() {
+            let mut tuner = Tuner::new(Limits { cores: 2.0, ..LIMITS }, WORST);
+            let mut machine = Machine::default();
+            let walls = played(&mut tuner, 150, |step, setting| {
+                machine.step(&batches[begin + step as usize..], 25.0, setting)
+            });
+            let found: f64 = walls[30..].iter().sum();
+            let mut machine = Machine::default();
+            let best: f64 = (0..150)
+                .map(|step| machine.step(&batches[begin + step..], 25.0, Setting { threads: 2, depth: 12 }))
+                .skip(30)
+                .map(|seen| seen.wait + seen.own)
+                .sum();
+            if best / found < 0.95 {
+                late.push((begin, best / found, tuner.decisions.iter().map(ToString::to_string).collect::<Vec<_>>()));
+            }
+        }
+        assert!(late.len() * 20 <= begins.len(), "{} of {}: {late:#?}", late.len(), begins.len());
     }
 
     /// It was kept: the crowd made batches dearer, and dearer batches were to have been waited for longer.

@@ -11,7 +11,7 @@ pub mod map;
 pub mod tokenize;
 
 mod bpe;
-mod simd;
+pub(crate) mod simd;
 mod spectrum;
 
 pub use augment::{Gain, Noise, SpecAugment, TimeShift};
