@@ -184,7 +184,7 @@ fn play(data: &Path, case: &Case, injected: Injected) -> Result<Record> {
         .seed(case.seed)
         .policy(Policy::fail())
         .build()?;
-    let record = record(&mut pipeline, case, step);
+    let record = record(&mut pipeline, (case.threads, case.prefetch), BATCH, step, STEPS);
     stop.store(true, Ordering::Relaxed);
     for other in crowd {
         let _ = other.join();
@@ -192,16 +192,23 @@ fn play(data: &Path, case: &Case, injected: Injected) -> Result<Record> {
     record
 }
 
-fn record(pipeline: &mut Pipeline, case: &Case, step: Duration) -> Result<Record> {
+/// So many steps of an accelerator that takes `step` for each, recorded.
+pub(crate) fn record(
+    pipeline: &mut Pipeline,
+    (threads, prefetch): (usize, usize),
+    batch_size: u64,
+    step: Duration,
+    steps: u64,
+) -> Result<Record> {
     let cores = thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64);
     let mut record = Record {
         run: Run {
             host: Host { usable_cores: Some(cores), ..Host::default() },
             settings: Settings {
                 loader: "feedwater".to_owned(),
-                threads: Some(case.threads),
-                prefetch: Some(case.prefetch),
-                batch_size: Some(BATCH),
+                threads: Some(threads),
+                prefetch: Some(prefetch),
+                batch_size: Some(batch_size),
                 ..Settings::default()
             },
             ..Run::default()
@@ -226,7 +233,7 @@ fn record(pipeline: &mut Pipeline, case: &Case, step: Duration) -> Result<Record
                 ..Step::default()
             });
             asked = done;
-            if record.steps.len() as u64 == STEPS {
+            if record.steps.len() as u64 == steps {
                 return Ok(record);
             }
         }

@@ -2,6 +2,8 @@
 //! that begins with the worst: one thread, one batch ahead. Then the same while, from half-way on, others want all cores.
 //!
 //! Busy is the share of a step in which the pretended accelerator works; of live tuning, after its first 30 steps.
+//!
+//! With `--search`, the other way: what `feedwater tune` looks for before a run, against every setting of its space.
 
 use std::{
     fmt::Write as _,
@@ -15,9 +17,13 @@ use std::{
 };
 
 use feedwater::{Audio, Batch, Builder, LogMel, Pipeline, Result};
+use feedwater_profile::{
+    Record,
+    search::{Point, Space, search},
+};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::{Options, say};
+use crate::{Options, say, truth::record};
 
 const BATCH: u64 = 8;
 const LEARNED: usize = 30;
@@ -146,11 +152,75 @@ impl Drop for Burner {
     }
 }
 
+/// What is searched: as `feedwater tune` has it for two cores.
+const THREADS: [usize; 4] = [1, 2, 4, 8];
+const PREFETCH: [usize; 5] = [1, 2, 4, 8, 16];
+/// Rounds in which what was chosen and what is best are compared.
+const ROUNDS: usize = 5;
+
+/// Looks for the best setting by prediction and trial, and by trying all of them.
+fn searched(workload: &Workload, data: &Path) -> Result<()> {
+    let cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let base =
+        Point { threads: cores, prefetch: 4, batch_size: BATCH, buckets: false, half: false, cache: false };
+    let space = Space {
+        threads: THREADS.to_vec(),
+        prefetch: PREFETCH.to_vec(),
+        batch_sizes: vec![BATCH],
+        buckets: vec![false],
+        half: vec![false],
+        cache: vec![false],
+    };
+    let probe = |point: &Point, steps: u64| -> Result<Record> {
+        let flow = workload.flow(data)?.threads(point.threads).prefetch(point.prefetch);
+        let mut pipeline = flow.build()?;
+        record(&mut pipeline, (point.threads, point.prefetch), BATCH, workload.step, steps)
+    };
+    let found = search(&space, base, |point| probe(point, 60))?;
+    let rate = |record: &Record| {
+        let counted = &record.steps[record.steps.len() / 4..];
+        let nanos: u64 = counted.iter().map(|step| step.wall_nanos).sum();
+        counted.iter().map(|step| step.rows).sum::<u64>() as f64 * 1e9 / nanos.max(1) as f64
+    };
+    let mut best = (0.0, base);
+    let points = space.points(&base);
+    for point in &points {
+        let rate = rate(&probe(point, 120)?);
+        if rate > best.0 {
+            best = (rate, *point);
+        }
+    }
+    let mut shares = Vec::new();
+    for _ in 0..ROUNDS {
+        let (chosen, swept) = (rate(&probe(&found.best, 120)?), rate(&probe(&best.1, 120)?));
+        shares.push(100.0 * chosen / swept);
+    }
+    shares.sort_by(f64::total_cmp);
+    let words = |point: &Point| format!("{} threads, {} ahead", point.threads, point.prefetch);
+    say(&format!(
+        "{:<11}chosen {} after {} runs of {} settings; best of all {} {}; chosen is {:.1} % of it ({:.1} … {:.1})",
+        workload.name,
+        words(&found.best),
+        found.rows.iter().map(|row| row.runs).sum::<usize>(),
+        found.rows.len(),
+        points.len(),
+        words(&best.1),
+        shares[ROUNDS / 2],
+        shares[0],
+        shares[ROUNDS - 1],
+    ));
+    Ok(())
+}
+
 pub(crate) fn run(options: &Options) -> Result<()> {
     let data = options.data();
     let cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let only = options.text("only");
     for workload in WORKLOADS.into_iter().filter(|workload| only.is_none_or(|only| only == workload.name)) {
+        if options.has("search") {
+            searched(&workload, &data)?;
+            continue;
+        }
         let mut best = (0.0, 0, 0);
         let mut table = String::new();
         for threads in [1, 2, 4, 8] {

@@ -9,6 +9,7 @@ use miette::miette;
 use serde::Serialize;
 
 use super::setup::{Setup, Task};
+use crate::caching::Kept;
 
 /// A prediction and what became of it.
 #[derive(Debug, Serialize)]
@@ -35,6 +36,9 @@ pub(crate) fn wishes(setup: &Setup, cores: usize) -> Vec<(String, Wish)> {
     }
     if !setup.pad_to_longest && setup.task == Task::Whisper {
         wishes.push(("30 s → longest".to_owned(), Wish::PadToLongest));
+    }
+    if setup.caching.cache == Kept::Off {
+        wishes.push(("cache off → features".to_owned(), Wish::Cache));
     }
     wishes
 }
