@@ -19,4 +19,5 @@ mod npy;
 mod ogg;
 mod parquet;
 mod tar;
+mod tfrecord;
 mod wav;
