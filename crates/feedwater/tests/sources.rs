@@ -36,7 +36,7 @@ fn all(path: &Path) -> ReadyBatch {
     let (kind, count) = (source.kind(), source.len());
     let builder = Pipeline::from_source(source).batch(Batch::of(count)).shuffle(false).policy(Policy::fail());
     let builder = match kind {
-        Kind::Npy | Kind::NpyManifest => builder.decode(Npy),
+        Kind::Npy | Kind::NpyManifest | Kind::Hdf5 => builder.decode(Npy),
         Kind::Text => builder,
         _ => builder.decode(Audio::mono(16_000)),
     };
@@ -258,7 +258,7 @@ fn parquet_with_sound_and_text() {
     }
 }
 
-/// A file that TensorFlow has written: `tests/fixtures/make_tfrecord.py`.
+/// A file that real h5py or TensorFlow has written: `tests/fixtures/make_hdf5.py`, `make_tfrecord.py`.
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
 }
@@ -359,6 +359,84 @@ fn tfrecords_with_arrays_and_tokens() {
 }
 
 #[test]
+fn hdf5_with_a_dataset_a_group_or_a_file_a_sample() {
+    let datasets = open("hdf5/datasets.h5");
+    assert_eq!(datasets.kind(), Kind::Hdf5);
+    (0..3).for_each(|n| is_sample(&*datasets, n as u64, n, 3 + n));
+    assert_eq!(keys(&*datasets)[0], "datasets.h5/train/utt0");
+    assert_eq!(
+        (labels(&*datasets), datasets.classes()),
+        (vec![1.0, 0.0, 1.0], ["cat".to_owned(), "dog".to_owned()].as_slice())
+    );
+    assert_eq!(texts(&*datasets)[2], "words 2 é");
+    let latest = open("hdf5/datasets_latest.h5");
+    (0..20).for_each(|n| is_sample(&*latest, n as u64, n, 3 + n % 3));
+    assert_eq!(labels(&*latest), (0..20).map(|n| f64::from(n % 4)).collect::<Vec<_>>());
+    let groups = open("hdf5/groups.h5");
+    (0..4).for_each(|n| is_sample(&*groups, n as u64, n, 2 + n));
+    assert_eq!((labels(&*groups), texts(&*groups)[3].as_str()), (vec![5.0, 6.0, 7.0, 8.0], "words 3"));
+    assert_eq!(keys(&*groups)[3], "groups.h5/utt3");
+    let ids = open("hdf5/ids.h5").sample(1).unwrap();
+    assert!(matches!(ids.get(field::LABELS), Some(Value::Tokens(ids)) if *ids == [10, 11, 12]));
+
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["a.h5", "b/c.hdf5"] {
+        fs::create_dir_all(folder.path().join("b")).unwrap();
+        fs::copy(fixture("hdf5/single.h5"), folder.path().join(name)).unwrap();
+    }
+    assert_eq!(source::detect(folder.path()).unwrap(), Kind::Hdf5);
+    let files = source::open(folder.path()).unwrap();
+    assert_eq!(
+        (keys(&*files), labels(&*files)),
+        (vec!["a.h5".to_owned(), "b/c.hdf5".to_owned()], vec![2.0, 2.0])
+    );
+    is_sample(&*files, 1, 7, 3);
+    fs::rename(folder.path().join("a.h5"), folder.path().join("z.h5")).unwrap();
+    assert_ne!(source::open(folder.path()).unwrap().fingerprint(), files.fingerprint());
+}
+
+#[test]
+fn hdf5_with_a_row_a_sample() {
+    let rows = open("hdf5/rows.h5");
+    (0..4).for_each(|n| is_sample(&*rows, n as u64, n, 3 + n));
+    assert_eq!(keys(&*rows), ["a", "b", "c", "d"].map(|key| format!("rows.h5/{key}")));
+    assert_eq!((labels(&*rows), texts(&*rows)[3].as_str()), (vec![3.0, 1.0, 4.0, 1.0], "words 3"));
+    assert_eq!(rows.blocks(), None);
+    for name in ["rows_gzip.h5", "rows_lzf.h5"] {
+        let packed = open(&format!("hdf5/{name}"));
+        (0..10).for_each(|n| is_sample(&*packed, n as u64, n, 5));
+        assert_eq!((packed.blocks(), packed.key(9)), (Some([0, 4, 8].as_slice()), format!("{name}#9")));
+        assert_eq!(packed.classes(), ["down", "up"]);
+    }
+    let flat = open("hdf5/rows_flat.h5");
+    assert_eq!(keys(&*flat)[1..3], ["rows_flat.h5/test#1", "rows_flat.h5/train#0"]);
+    assert_eq!(labels(&*flat), [1.0, 1.0, 0.0, 1.0, 0.0]);
+    assert_eq!(array(&*flat, 4).1, [4]);
+    let lists = open("hdf5/lists.h5");
+    (0..3).for_each(|n| is_sample(&*lists, n as u64, n, 2 + n));
+    let types = open("hdf5/types.h5");
+    for (index, key) in keys(&*types).iter().enumerate() {
+        let (numbers, _) = array(&*types, index as u64);
+        match key.rsplit('_').next().unwrap() {
+            "f2" | "f4" | "f8" => is_sample(&*types, index as u64, 1, 3),
+            "types.h5/bool" => assert_eq!(numbers, [1.0, 0.0, 0.0, 1.0]),
+            _ => assert_eq!(numbers[3..5], [10.0, 11.0], "{key}"),
+        }
+    }
+    assert_eq!(types.len(), 23);
+
+    // In batches, on many threads, again and again.
+    let builder = Pipeline::open(fixture("hdf5/rows_gzip.h5")).unwrap().decode(Npy).batch(Batch::of(4));
+    let mut pipeline = builder.threads(8).policy(Policy::fail()).build().unwrap();
+    for epoch in 0..20 {
+        let mut keys: Vec<String> =
+            pipeline.epoch(epoch).flat_map(|batch| batch.unwrap().keys.clone()).collect();
+        keys.sort();
+        assert_eq!(keys, (0..10).map(|n| format!("rows_gzip.h5#{n}")).collect::<Vec<_>>());
+    }
+}
+
+#[test]
 fn a_folder_named_like_a_shard_is_no_shard() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("old.tar")).unwrap();
@@ -397,7 +475,7 @@ fn what_is_nothing_is_said_to_be_nothing() {
     fs::write(folder.path().join("x.bin"), "x").unwrap();
     insta::assert_snapshot!(message(folder.path()), @r"
     `DIR` holds no sound, arrays, text, tar shards, Parquet tables or TFRecords
-    hint: known endings: wav flac mp3 ogg oga m4a mp4 aac npy jsonl txt tar parquet tfrecord tfrecords tfrec; a csv or tsv table is opened by its own name, or as `metadata.csv` of its folder
+    hint: known endings: wav flac mp3 ogg oga m4a mp4 aac npy jsonl txt tar parquet tfrecord tfrecords tfrec h5 hdf5; a csv or tsv table is opened by its own name, or as `metadata.csv` of its folder
     ");
     insta::assert_snapshot!(message(&folder.path().join("none")), @r"
     `DIR/none` does not exist
@@ -501,7 +579,7 @@ fn what_cannot_be_opened_says_what_can() {
     `opus/a.opus` is Opus, which is not supported
     hint: convert to FLAC, WAV or MP3, for example `ffmpeg -i a.opus a.flac`
     `nothing` holds no sound, arrays, text, tar shards, Parquet tables or TFRecords
-    hint: known endings: wav flac mp3 ogg oga m4a mp4 aac npy jsonl txt tar parquet tfrecord tfrecords tfrec; a csv or tsv table is opened by its own name, or as `metadata.csv` of its folder
+    hint: known endings: wav flac mp3 ogg oga m4a mp4 aac npy jsonl txt tar parquet tfrecord tfrecords tfrec h5 hdf5; a csv or tsv table is opened by its own name, or as `metadata.csv` of its folder
     `empty/metadata.jsonl` is not usable: the file is empty
     hint: write a line such as {"file_name":"a.wav","text":"hello"} for each file, or delete it to open the files alone
     `table.csv` separates its columns by `;`: `file_name;text`

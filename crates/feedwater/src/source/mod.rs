@@ -14,6 +14,9 @@ use crate::{
 mod array;
 mod example;
 mod files;
+mod hdf5;
+mod hdf5_layout;
+mod hdf5_read;
 mod lines;
 mod parquet;
 mod parquet_pages;
@@ -29,6 +32,7 @@ mod tfrecord_roles;
 
 pub use self::{
     files::Files,
+    hdf5::Hdf5,
     lines::Lines,
     parquet::Parquet,
     sniff::{Kind, detect},
@@ -95,6 +99,7 @@ pub fn open_as(path: impl AsRef<Path>, kind: Kind) -> Result<Box<dyn Source>> {
         Kind::Tar => Box::new(Tar::open(path)?),
         Kind::Parquet => Box::new(Parquet::open(path)?),
         Kind::TfRecord => Box::new(TfRecord::open(path)?),
+        Kind::Hdf5 => Box::new(Hdf5::open(path)?),
     };
     if source.is_empty() {
         return Err(Error::config_hint(

@@ -8,7 +8,7 @@ use std::{
 
 use serde::Serialize;
 
-use super::{AUDIO_ENDINGS, ending, is_audio, tfrecord::is_tfrecord, walk};
+use super::{AUDIO_ENDINGS, ending, hdf5::is_hdf5, is_audio, tfrecord::is_tfrecord, walk};
 use crate::error::{Error, Result};
 
 /// The kinds of dataset.
@@ -39,6 +39,8 @@ pub enum Kind {
     // As one word, as the files are called.
     #[serde(rename = "tfrecord")]
     TfRecord,
+    /// HDF5 files of arrays.
+    Hdf5,
 }
 
 impl Kind {
@@ -56,6 +58,7 @@ impl Kind {
             Self::Tar => "WebDataset tar shards",
             Self::Parquet => "Parquet tables",
             Self::TfRecord => "TFRecord files",
+            Self::Hdf5 => "HDF5 arrays",
         }
     }
 }
@@ -133,6 +136,9 @@ fn detect_folder(folder: &Path) -> Result<Kind> {
         Ok(Kind::Audio)
     } else if has(|file| ending(file) == "npy") {
         Ok(Kind::Npy)
+    } else if has(is_hdf5) {
+        // Behind sound and arrays: the weights of a model often lie beside them, and end in `.h5`, too.
+        Ok(Kind::Hdf5)
     } else if has(|file| matches!(ending(file).as_str(), "jsonl" | "txt")) {
         Ok(Kind::Text)
     } else if let Some(file) = all().find(|file| is_foreign(file)) {
@@ -158,6 +164,7 @@ fn detect_file(file: &Path) -> Result<Kind> {
         "parquet" => return Ok(Kind::Parquet),
         "npy" => return Ok(Kind::Npy),
         _ if is_tfrecord(file) => return Ok(Kind::TfRecord),
+        _ if is_hdf5(file) => return Ok(Kind::Hdf5),
         _ if is_audio(file) => return Ok(Kind::Audio),
         _ if is_foreign(file) => return Err(foreign(file, &ending(file), "is")),
         _ => {}
@@ -214,7 +221,8 @@ fn known_ending(file: &Path) -> bool {
 }
 
 /// What a file of a folder may be besides sound.
-const OTHER_ENDINGS: [&str; 8] = ["npy", "jsonl", "txt", "tar", "parquet", "tfrecord", "tfrecords", "tfrec"];
+const OTHER_ENDINGS: [&str; 10] =
+    ["npy", "jsonl", "txt", "tar", "parquet", "tfrecord", "tfrecords", "tfrec", "h5", "hdf5"];
 
 /// How many lines are looked at for one that can be read.
 pub(super) const JSON_LINES: usize = 32;

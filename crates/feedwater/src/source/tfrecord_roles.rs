@@ -15,8 +15,8 @@ use crate::{
 
 const SOUND: [&str; 8] =
     ["audio", "wav", "audio_bytes", "audio/encoded", "audio/bytes", "encoded_audio", "sound", "speech"];
-/// The names that arrays of features go by; the first that is there counts.
-const ARRAYS: [&str; 14] = [
+/// The names that arrays of features go by, here and in HDF5; the first that is there counts.
+pub(super) const ARRAYS: [&str; 14] = [
     "input_features",
     "features",
     "feature",

@@ -12,6 +12,7 @@ mod memory;
 
 mod csv;
 mod flac;
+mod hdf5;
 mod jsonl;
 mod m4a;
 mod mp3;
