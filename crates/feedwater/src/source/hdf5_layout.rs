@@ -168,7 +168,8 @@ impl Walk<'_> {
         }
         let (mut groups, mut datasets) = isolated(|| group.members())
             .map_err(|fault| Fault { place: Place::Member(format!("/{path}")), ..fault })?;
-        groups.sort_by(|a, b| a.name().cmp(b.name()));
+        // Where links lead to a group by several names, the one that says what it is comes first.
+        groups.sort_by_key(|group| (!SPLITS.contains(&group.name()), group.name().to_owned()));
         datasets.sort_by(|a, b| a.name().cmp(b.name()));
         let here = Here { group, path, datasets: &datasets };
         let holds_array = |dataset: &&Dataset| {

@@ -40,11 +40,10 @@ pub(super) fn open(path: &Path, cache_bytes: usize) -> Result<Hdf5File, Fault> {
             .with_max_read_bytes(possible.min(Limits::default().max_bytes) as usize)
             .with_max_object_header_bytes(size.min(64 << 20) as usize);
         let file = Hdf5File::from_storage_with_options(Arc::new(FileStorage::from_file(file)?), options)?;
-        let (said, there) = (file.superblock().eof_address, file.storage().len());
-        if said > there {
-            return Err(Hdf5Error::InvalidData(format!(
-                "it was cut off: it is said to have {said} bytes, and there are {there}"
-            )));
+        let said = file.superblock().eof_address;
+        if said > size {
+            let reason = format!("it was cut off: it is said to have {said} bytes, and there are {size}");
+            return Err(invalid(reason));
         }
         Ok(file)
     })
