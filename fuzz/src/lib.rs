@@ -107,7 +107,10 @@ fn located(media: &Media) {
             sound(&section);
             array(&section);
         }
-        MediaPlace::Bytes(bytes) => sound(bytes),
+        MediaPlace::Bytes(bytes) => {
+            sound(bytes);
+            array(bytes);
+        }
     }
 }
 

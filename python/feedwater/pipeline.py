@@ -35,7 +35,8 @@ Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 def open(path: str | os.PathLike[str]) -> Pipeline:  # noqa: A001 (the engine's word)
     """Starts a pipeline with what is at `path`, found by looking.
 
-    A folder of sound with or without metadata, a manifest, a table, text, `.npy` files, tar shards or parquet.
+    A folder of sound with or without metadata, a manifest, a table, text, `.npy` files, tar shards, parquet, TFRecord or
+    HDF5.
     """
     return Pipeline(Path(path))
 

@@ -80,10 +80,12 @@ fn targets_there_are() -> Result<Vec<String>> {
     if names.is_empty() { Err(format!("`{}` holds no targets", folder.display())) } else { Ok(names) }
 }
 
-/// What a target starts from: its own seeds, or, where it has none, the sound files of the tests.
+/// What a target starts from: its own seeds, or, where it has none, the files of its name or the sound files of the tests.
 fn seeds(target: &str) -> PathBuf {
     let own = root().join("fuzz").join("seeds").join(target);
-    if own.is_dir() { own } else { root().join("crates/feedwater/tests/fixtures/audio") }
+    let fixtures = root().join("crates/feedwater/tests/fixtures");
+    let named = fixtures.join(target);
+    [own, named].into_iter().find(|folder| folder.is_dir()).unwrap_or_else(|| fixtures.join("audio"))
 }
 
 fn check_tools() -> Result {

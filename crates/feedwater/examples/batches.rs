@@ -30,7 +30,7 @@ fn main() -> ExitCode {
 
 fn run(folder: &str, tokenizer: Option<&str>) -> Result<()> {
     // A pipeline reads as the flow of its samples. What is in the folder is found by looking: a metadata file, a manifest,
-    // tar shards, a Parquet table or bare sound files.
+    // tar shards, a Parquet table, TFRecords or bare sound files.
     let mut flow = Pipeline::open(folder)?
         // Whatever the container and the rate, one channel at 16 kHz.
         .decode(Audio::mono(16_000))

@@ -4,14 +4,20 @@
 
 mod common;
 
-use std::{fs, path::Path, sync::Arc};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use arrow_array::{ArrayRef, BinaryArray, RecordBatch, StringArray, StructArray};
 use arrow_schema::{DataType, Field};
 use common::{clip, wav};
 use feedwater::{
-    Audio, Batch, Npy, Pipeline, Policy, ReadyBatch, Value, field,
-    source::{self, Kind},
+    Audio, Batch, Npy, Pipeline, Policy, ReadyBatch, Value,
+    decode::{Limits, npy},
+    field,
+    source::{self, Kind, Source},
 };
 use parquet::{arrow::ArrowWriter, file::properties::WriterProperties};
 
@@ -30,7 +36,7 @@ fn all(path: &Path) -> ReadyBatch {
     let (kind, count) = (source.kind(), source.len());
     let builder = Pipeline::from_source(source).batch(Batch::of(count)).shuffle(false).policy(Policy::fail());
     let builder = match kind {
-        Kind::Npy | Kind::NpyManifest => builder.decode(Npy),
+        Kind::Npy | Kind::NpyManifest | Kind::Hdf5 => builder.decode(Npy),
         Kind::Text => builder,
         _ => builder.decode(Audio::mono(16_000)),
     };
@@ -111,7 +117,7 @@ fn ljspeech_common_voice_and_bare_folders() {
 }
 
 /// A `.npy` of one row with one number.
-fn npy(value: f32) -> Vec<u8> {
+fn npy_file(value: f32) -> Vec<u8> {
     let mut file = b"\x93NUMPY\x01\x00\x40\x00".to_vec();
     file.extend(
         format!("{:<63}\n", "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1), }").as_bytes(),
@@ -124,7 +130,7 @@ fn npy(value: f32) -> Vec<u8> {
 fn arrays_with_labels_from_tables() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["a.npy", "b.npy", "c.npy"] {
-        fs::write(folder.path().join(name), npy(1.0)).unwrap();
+        fs::write(folder.path().join(name), npy_file(1.0)).unwrap();
     }
     let labels = |batch: &ReadyBatch| batch.get(field::LABELS).unwrap().as_i64().unwrap().to_vec();
     fs::write(folder.path().join("labels.csv"), "file,label\na.npy,zebra\nb.npy,ant\nc.npy,zebra\n").unwrap();
@@ -252,6 +258,182 @@ fn parquet_with_sound_and_text() {
     }
 }
 
+/// A file that real h5py or TensorFlow has written: `tests/fixtures/make_hdf5.py`, `make_tfrecord.py`.
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+}
+
+fn open(name: &str) -> Box<dyn Source> {
+    source::open(fixture(name)).unwrap()
+}
+
+/// The array of a sample, decoded, and its shape.
+fn array(source: &dyn Source, index: u64) -> (Vec<f32>, Vec<usize>) {
+    let sample = source.sample(index).unwrap();
+    let Some(Value::Media(media)) = sample.get(field::FEATURES) else { panic!("no array") };
+    let (mut out, mut shape) = (Vec::new(), Vec::new());
+    media.read(|input| npy(input, &Limits::default(), &mut out, &mut shape, &mut Vec::new())).unwrap();
+    (out, shape)
+}
+
+/// What the fixtures hold: frame t, bin d of sample n is n + t / 8 + d / 64.
+#[track_caller]
+fn is_sample(source: &dyn Source, index: u64, n: usize, frames: usize) {
+    let number = |at: usize| n as f32 + (at / 4) as f32 / 8.0 + (at % 4) as f32 / 64.0;
+    assert_eq!(
+        array(source, index),
+        ((0..frames * 4).map(number).collect(), vec![frames, 4]),
+        "sample {index}"
+    );
+}
+
+fn labels(source: &dyn Source) -> Vec<f64> {
+    let label = |index| match source.sample(index).unwrap().get(field::LABELS) {
+        Some(Value::Number(label)) => *label,
+        other => panic!("{other:?}"),
+    };
+    (0..source.len()).map(label).collect()
+}
+
+fn texts(source: &dyn Source) -> Vec<String> {
+    let text = |index| source.sample(index).unwrap().text().unwrap().to_owned();
+    (0..source.len()).map(text).collect()
+}
+
+fn keys(source: &dyn Source) -> Vec<String> {
+    (0..source.len()).map(|index| source.key(index)).collect()
+}
+
+#[test]
+fn tfrecords_with_sound() {
+    let file = fixture("tfrecord/sound.tfrecord");
+    assert_eq!(source::detect(&file).unwrap(), Kind::TfRecord);
+    let batch = all(&file);
+    assert_eq!(batch.keys, ["sound.tfrecord#0", "sound.tfrecord#1", "sound.tfrecord#2"]);
+    assert_eq!(batch.texts[0].1, ["words 0 é", "words 1 é", "words 2 é"]);
+    assert_eq!(sound_lengths(&batch), [100, 101, 102]);
+    assert_eq!(batch.get(field::LABELS).unwrap().as_i64().unwrap(), [5, 6, 7]);
+
+    let folder = tempfile::tempdir().unwrap();
+    let names = ["shards.tfrecord-00000-of-00002", "shards.tfrecord-00001-of-00002"];
+    for name in names {
+        fs::copy(fixture("tfrecord").join(name), folder.path().join(name)).unwrap();
+    }
+    assert_eq!(source::detect(folder.path()).unwrap(), Kind::TfRecord);
+    let whole = source::open(folder.path()).unwrap();
+    let expected = [format!("{}#0", names[0]), format!("{}#1", names[0]), format!("{}#0", names[1])];
+    assert_eq!(keys(&*whole), expected);
+    assert_eq!(sound_lengths(&all(folder.path())), [100, 101, 102]);
+    fs::remove_file(folder.path().join(names[1])).unwrap();
+    assert_ne!(source::open(folder.path()).unwrap().fingerprint(), whole.fingerprint());
+}
+
+#[test]
+fn tfrecords_with_arrays_and_tokens() {
+    let shape = open("tfrecord/shape.tfrecord");
+    (0..3).for_each(|n| is_sample(&*shape, n as u64, n, 2 + n));
+    assert_eq!((labels(&*shape), shape.classes().join(" ").as_str()), (vec![1.0, 0.0, 1.0], "cat dog"));
+    let frames = open("tfrecord/frames.tfrecord");
+    (0..3).for_each(|n| is_sample(&*frames, n as u64, n, 2 + n));
+    let sequence = open("tfrecord/sequence.tfrecord");
+    (0..3).for_each(|n| is_sample(&*sequence, n as u64, n, 2 + n));
+    assert_eq!((labels(&*sequence), texts(&*sequence)[2].as_str()), (vec![0.0, 1.0, 2.0], "words 2"));
+    let tensors = open("tfrecord/tensors.tfrecord");
+    (0..3).for_each(|n| is_sample(&*tensors, n as u64, n, 2));
+    assert_eq!(array(&*tensors, 3), (vec![3.0; 8], vec![2, 4]));
+    // The only list of floats, whatever it is called.
+    let flat = open("tfrecord/flat.tfrecords");
+    assert_eq!(array(&*flat, 1), (vec![1.0, 1.015_625, 1.031_25, 1.046_875], vec![4]));
+    assert_eq!(labels(&*flat), [0.0, 0.5, 1.0]);
+
+    let tokens = fixture("tfrecord/tokens.tfrec");
+    let sample = source::open(&tokens).unwrap().sample(1).unwrap();
+    assert!(matches!(sample.get(field::INPUT_IDS), Some(Value::Tokens(ids)) if *ids == [0, 1, 2, 3]));
+    assert!(matches!(sample.get(field::LABELS), Some(Value::Tokens(ids)) if *ids == [300, 301]));
+    let batch =
+        Pipeline::open(&tokens).unwrap().batch(Batch::of(3)).shuffle(false).build().unwrap().epoch(0).next();
+    assert_eq!(batch.unwrap().unwrap().get(field::INPUT_IDS).unwrap().lengths, [3, 4, 5]);
+}
+
+#[test]
+fn hdf5_with_a_dataset_a_group_or_a_file_a_sample() {
+    let datasets = open("hdf5/datasets.h5");
+    assert_eq!(datasets.kind(), Kind::Hdf5);
+    (0..3).for_each(|n| is_sample(&*datasets, n as u64, n, 3 + n));
+    assert_eq!(keys(&*datasets)[0], "datasets.h5/train/utt0");
+    assert_eq!((labels(&*datasets), datasets.classes().join(" ").as_str()), (vec![1.0, 0.0, 1.0], "cat dog"));
+    assert_eq!(texts(&*datasets)[2], "words 2 é");
+    let latest = open("hdf5/datasets_latest.h5");
+    (0..20).for_each(|n| is_sample(&*latest, n as u64, n, 3 + n % 3));
+    assert_eq!(labels(&*latest), (0..20).map(|n| f64::from(n % 4)).collect::<Vec<_>>());
+    let groups = open("hdf5/groups.h5");
+    (0..4).for_each(|n| is_sample(&*groups, n as u64, n, 2 + n));
+    assert_eq!((labels(&*groups), texts(&*groups)[3].as_str()), (vec![5.0, 6.0, 7.0, 8.0], "words 3"));
+    assert_eq!(keys(&*groups)[3], "groups.h5/utt3");
+    let ids = open("hdf5/ids.h5").sample(1).unwrap();
+    assert!(matches!(ids.get(field::LABELS), Some(Value::Tokens(ids)) if *ids == [10, 11, 12]));
+
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["a.h5", "b/c.hdf5"] {
+        fs::create_dir_all(folder.path().join("b")).unwrap();
+        fs::copy(fixture("hdf5/single.h5"), folder.path().join(name)).unwrap();
+    }
+    assert_eq!(source::detect(folder.path()).unwrap(), Kind::Hdf5);
+    let files = source::open(folder.path()).unwrap();
+    assert_eq!(
+        (keys(&*files), labels(&*files)),
+        (vec!["a.h5".to_owned(), "b/c.hdf5".to_owned()], vec![2.0, 2.0])
+    );
+    is_sample(&*files, 1, 7, 3);
+    fs::rename(folder.path().join("a.h5"), folder.path().join("z.h5")).unwrap();
+    assert_ne!(source::open(folder.path()).unwrap().fingerprint(), files.fingerprint());
+}
+
+#[test]
+fn hdf5_with_a_row_a_sample() {
+    let rows = open("hdf5/rows.h5");
+    (0..4).for_each(|n| is_sample(&*rows, n as u64, n, 3 + n));
+    assert_eq!(keys(&*rows), ["a", "b", "c", "d"].map(|key| format!("rows.h5/{key}")));
+    assert_eq!((labels(&*rows), texts(&*rows)[3].as_str()), (vec![3.0, 1.0, 4.0, 1.0], "words 3"));
+    assert_eq!(rows.blocks(), None);
+    // Chunks of four rows; and of one, in a group that links lead to by other names, too.
+    let fours = Some([0, 4, 8].as_slice());
+    for (name, group, blocks) in
+        [("rows_gzip", "", fours), ("rows_lzf", "", fours), ("rows_grown", "/train", None)]
+    {
+        let packed = open(&format!("hdf5/{name}.h5"));
+        (0..10).for_each(|n| is_sample(&*packed, n as u64, n, 5));
+        assert_eq!((packed.len(), packed.key(9)), (10, format!("{name}.h5{group}#9")));
+        assert_eq!((packed.blocks(), packed.classes().join(" ").as_str()), (blocks, "down up"));
+    }
+    let flat = open("hdf5/rows_flat.h5");
+    assert_eq!(keys(&*flat)[1..3], ["rows_flat.h5/test#1", "rows_flat.h5/train#0"]);
+    assert_eq!(labels(&*flat), [1.0, 1.0, 0.0, 1.0, 0.0]);
+    assert_eq!(array(&*flat, 4).1, [4]);
+    let lists = open("hdf5/lists.h5");
+    (0..3).for_each(|n| is_sample(&*lists, n as u64, n, 2 + n));
+    let types = open("hdf5/types.h5");
+    for (index, key) in keys(&*types).iter().enumerate() {
+        let (numbers, _) = array(&*types, index as u64);
+        match key.rsplit('_').next().unwrap() {
+            "f2" | "f4" | "f8" => is_sample(&*types, index as u64, 1, 3),
+            "types.h5/bool" => assert_eq!(numbers, [1.0, 0.0, 0.0, 1.0]),
+            _ => assert_eq!(numbers[3..5], [10.0, 11.0], "{key}"),
+        }
+    }
+    assert_eq!(types.len(), 23);
+
+    // In batches, on many threads, again and again.
+    let builder = Pipeline::open(fixture("hdf5/rows_gzip.h5")).unwrap().decode(Npy).batch(Batch::of(4));
+    let mut pipeline = builder.threads(8).policy(Policy::fail()).build().unwrap();
+    for epoch in 0..20 {
+        let mut keys: Vec<String> =
+            pipeline.epoch(epoch).flat_map(|batch| batch.unwrap().keys.clone()).collect();
+        keys.sort();
+        assert_eq!(keys, (0..10).map(|n| format!("rows_gzip.h5#{n}")).collect::<Vec<_>>());
+    }
+}
+
 #[test]
 fn a_folder_named_like_a_shard_is_no_shard() {
     let folder = tempfile::tempdir().unwrap();
@@ -290,8 +472,8 @@ fn what_is_nothing_is_said_to_be_nothing() {
     };
     fs::write(folder.path().join("x.bin"), "x").unwrap();
     insta::assert_snapshot!(message(folder.path()), @r"
-    `DIR` holds no sound, arrays, text, tar shards or Parquet tables
-    hint: known endings: wav flac mp3 ogg oga m4a mp4 aac npy jsonl txt tar parquet; a csv or tsv table is opened by its own name, or as `metadata.csv` of its folder
+    `DIR` holds no sound, arrays, text, tar shards, Parquet tables or TFRecords
+    hint: known endings: wav flac mp3 ogg oga m4a mp4 aac npy jsonl txt tar parquet tfrecord tfrecords tfrec h5 hdf5; a csv or tsv table is opened by its own name, or as `metadata.csv` of its folder
     ");
     insta::assert_snapshot!(message(&folder.path().join("none")), @r"
     `DIR/none` does not exist
@@ -394,8 +576,8 @@ fn what_cannot_be_opened_says_what_can() {
     hint: convert to FLAC, WAV or MP3, for example `ffmpeg -i a.opus a.flac`
     `opus/a.opus` is Opus, which is not supported
     hint: convert to FLAC, WAV or MP3, for example `ffmpeg -i a.opus a.flac`
-    `nothing` holds no sound, arrays, text, tar shards or Parquet tables
-    hint: known endings: wav flac mp3 ogg oga m4a mp4 aac npy jsonl txt tar parquet; a csv or tsv table is opened by its own name, or as `metadata.csv` of its folder
+    `nothing` holds no sound, arrays, text, tar shards, Parquet tables or TFRecords
+    hint: known endings: wav flac mp3 ogg oga m4a mp4 aac npy jsonl txt tar parquet tfrecord tfrecords tfrec h5 hdf5; a csv or tsv table is opened by its own name, or as `metadata.csv` of its folder
     `empty/metadata.jsonl` is not usable: the file is empty
     hint: write a line such as {"file_name":"a.wav","text":"hello"} for each file, or delete it to open the files alone
     `table.csv` separates its columns by `;`: `file_name;text`

@@ -28,7 +28,7 @@ The object of --json (fields may be added while `version` is 1):
   version    1
   path       as given
   kind       audio-folder, manifest, lj-speech, audio, npy, npy-manifest,
-             path-list, text, tar or parquet
+             path-list, text, tar, parquet, tfrecord or hdf5
   title      the kind in words
   content    what most samples are: sound, arrays, text; null: none is readable
   samples    how many there are

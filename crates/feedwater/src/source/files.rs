@@ -125,7 +125,7 @@ impl Source for Files {
     }
 
     fn len(&self) -> u64 {
-        self.names.ends.len() as u64
+        self.names.len()
     }
 
     fn fingerprint(&self) -> u128 {
@@ -154,18 +154,22 @@ impl Source for Files {
 
 /// Many short strings end to end.
 #[derive(Default)]
-struct Names {
+pub(super) struct Names {
     text: String,
     ends: Vec<u64>,
 }
 
 impl Names {
-    fn push(&mut self, name: &str) {
+    pub(super) fn len(&self) -> u64 {
+        self.ends.len() as u64
+    }
+
+    pub(super) fn push(&mut self, name: &str) {
         self.text.push_str(name);
         self.ends.push(self.text.len() as u64);
     }
 
-    fn get(&self, index: u64) -> &str {
+    pub(super) fn get(&self, index: u64) -> &str {
         let index = index as usize;
         let start = if index == 0 { 0 } else { self.ends[index - 1] as usize };
         &self.text[start..self.ends[index] as usize]

@@ -1,7 +1,7 @@
 //! Which samples are there? A source knows how many, names each, and says where its bytes are.
 //!
-//! What a path holds is found by looking ([`open`]): a folder with a metadata file, a manifest, shards, a table, a bare
-//! folder of sound, arrays or text. A source never reads media; it holds as little as finds a sample again (an offset
+//! What a path holds is found by looking ([`open`]): a folder with a metadata file, a manifest, shards, a table,
+//! records, a bare folder of sound, arrays or text. A source never reads media; it holds as little as finds a sample again (an offset
 //! for a line, a path for a file), so a manifest of millions opens in the time it takes to read it once.
 
 use std::path::{Path, PathBuf};
@@ -11,7 +11,12 @@ use crate::{
     sample::Sample,
 };
 
+mod array;
+mod example;
 mod files;
+mod hdf5;
+mod hdf5_layout;
+mod hdf5_read;
 mod lines;
 mod parquet;
 mod parquet_pages;
@@ -22,15 +27,19 @@ mod table;
 mod tar;
 mod tar_walk;
 mod text;
+mod tfrecord;
+mod tfrecord_roles;
 
 pub use self::{
     files::Files,
+    hdf5::Hdf5,
     lines::Lines,
     parquet::Parquet,
     sniff::{Kind, detect},
     table::Table,
     tar::Tar,
     text::Text,
+    tfrecord::TfRecord,
 };
 
 /// A dataset: so many samples, each with a key and fields.
@@ -89,6 +98,8 @@ pub fn open_as(path: impl AsRef<Path>, kind: Kind) -> Result<Box<dyn Source>> {
         Kind::Text => Box::new(Text::open(path)?),
         Kind::Tar => Box::new(Tar::open(path)?),
         Kind::Parquet => Box::new(Parquet::open(path)?),
+        Kind::TfRecord => Box::new(TfRecord::open(path)?),
+        Kind::Hdf5 => Box::new(Hdf5::open(path)?),
     };
     if source.is_empty() {
         return Err(Error::config_hint(

@@ -16,9 +16,9 @@ use crate::{
 /// The names that a column with the file's name goes by; the first that is there counts.
 pub(super) const MEDIA_COLUMNS: [&str; 9] =
     ["file_name", "audio_filepath", "audio", "path", "file", "audio_path", "wav", "npy", "filename"];
-const TEXT_COLUMNS: [&str; 7] =
+pub(super) const TEXT_COLUMNS: [&str; 7] =
     ["text", "transcription", "sentence", "transcript", "normalized_text", "normalised", "content"];
-const LABEL_COLUMNS: [&str; 3] = ["label", "class", "target"];
+pub(super) const LABEL_COLUMNS: [&str; 3] = ["label", "class", "target"];
 const SPAN_COLUMNS: [&str; 2] = ["words", "segments"];
 
 /// What a row can say.

@@ -8,7 +8,7 @@ use std::{
 
 use serde::Serialize;
 
-use super::{AUDIO_ENDINGS, ending, is_audio, walk};
+use super::{AUDIO_ENDINGS, ending, hdf5::is_hdf5, is_audio, tfrecord::is_tfrecord, walk};
 use crate::error::{Error, Result};
 
 /// The kinds of dataset.
@@ -35,6 +35,12 @@ pub enum Kind {
     Tar,
     /// Parquet tables with text or sound.
     Parquet,
+    /// `TFRecord` files of `tf.train.Example`.
+    // As one word, as the files are called.
+    #[serde(rename = "tfrecord")]
+    TfRecord,
+    /// HDF5 files of arrays.
+    Hdf5,
 }
 
 impl Kind {
@@ -51,6 +57,8 @@ impl Kind {
             Self::Text => "text",
             Self::Tar => "WebDataset tar shards",
             Self::Parquet => "Parquet tables",
+            Self::TfRecord => "TFRecord files",
+            Self::Hdf5 => "HDF5 arrays",
         }
     }
 }
@@ -122,17 +130,25 @@ fn detect_folder(folder: &Path) -> Result<Kind> {
         Ok(Kind::Tar)
     } else if has(|file| ending(file) == "parquet") {
         Ok(Kind::Parquet)
+    } else if has(is_tfrecord) {
+        Ok(Kind::TfRecord)
     } else if has(is_audio) {
         Ok(Kind::Audio)
     } else if has(|file| ending(file) == "npy") {
         Ok(Kind::Npy)
+    } else if has(is_hdf5) {
+        // Behind sound and arrays: the weights of a model often lie beside them, and end in `.h5`, too.
+        Ok(Kind::Hdf5)
     } else if has(|file| matches!(ending(file).as_str(), "jsonl" | "txt")) {
         Ok(Kind::Text)
     } else if let Some(file) = all().find(|file| is_foreign(file)) {
         Err(foreign(folder, &ending(&file), "holds sound as"))
     } else {
         Err(Error::config_hint(
-            format!("`{}` holds no sound, arrays, text, tar shards or Parquet tables", folder.display()),
+            format!(
+                "`{}` holds no sound, arrays, text, tar shards, Parquet tables or TFRecords",
+                folder.display()
+            ),
             format!(
                 "known endings: {} {}; a csv or tsv table is opened by its own name, or as `metadata.csv` of its folder",
                 AUDIO_ENDINGS.join(" "),
@@ -147,6 +163,8 @@ fn detect_file(file: &Path) -> Result<Kind> {
         "tar" => return Ok(Kind::Tar),
         "parquet" => return Ok(Kind::Parquet),
         "npy" => return Ok(Kind::Npy),
+        _ if is_tfrecord(file) => return Ok(Kind::TfRecord),
+        _ if is_hdf5(file) => return Ok(Kind::Hdf5),
         _ if is_audio(file) => return Ok(Kind::Audio),
         _ if is_foreign(file) => return Err(foreign(file, &ending(file), "is")),
         _ => {}
@@ -199,11 +217,12 @@ fn is_ljspeech(file: &Path) -> bool {
 }
 
 fn known_ending(file: &Path) -> bool {
-    is_audio(file) || OTHER_ENDINGS.contains(&ending(file).as_str())
+    is_audio(file) || is_tfrecord(file) || OTHER_ENDINGS.contains(&ending(file).as_str())
 }
 
 /// What a file of a folder may be besides sound.
-const OTHER_ENDINGS: [&str; 5] = ["npy", "jsonl", "txt", "tar", "parquet"];
+const OTHER_ENDINGS: [&str; 10] =
+    ["npy", "jsonl", "txt", "tar", "parquet", "tfrecord", "tfrecords", "tfrec", "h5", "hdf5"];
 
 /// How many lines are looked at for one that can be read.
 pub(super) const JSON_LINES: usize = 32;

@@ -29,6 +29,11 @@ pub(crate) fn fixture(name: &str) -> Vec<u8> {
     fs::read(folder.join(name)).unwrap()
 }
 
+/// A valid file of the other fixtures: `hdf5/rows.h5`.
+pub(crate) fn other_fixture(name: &str) -> Vec<u8> {
+    fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)).unwrap()
+}
+
 /// A folder with these files.
 pub(crate) fn folder<B: AsRef<[u8]>>(files: &[(&str, B)]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();

@@ -12,6 +12,7 @@ mod memory;
 
 mod csv;
 mod flac;
+mod hdf5;
 mod jsonl;
 mod m4a;
 mod mp3;
@@ -19,4 +20,5 @@ mod npy;
 mod ogg;
 mod parquet;
 mod tar;
+mod tfrecord;
 mod wav;
