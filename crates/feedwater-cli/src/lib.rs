@@ -31,6 +31,8 @@ enum Command {
     Profile(commands::profile::Options),
     /// Make, look at, check or drop what need not be done again
     Cache(commands::cache::Options),
+    /// Put many small files into a few large ones, and say what that brings
+    Convert(commands::convert::Options),
     /// Look for the settings that are best for a dataset on this machine
     Tune(commands::tune::Options),
     /// Make a dataset to try things on
@@ -68,6 +70,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Inspect(options) => commands::inspect::run(&options),
         Command::Profile(options) => commands::profile::run(&options),
         Command::Cache(options) => commands::cache::run(&options),
+        Command::Convert(options) => commands::convert::run(&options),
         Command::Tune(options) => commands::tune::run(&options),
         Command::Generate(options) => commands::generate::run(&options).map(|()| 0),
         Command::Report(options) => commands::report::run(&options),

@@ -119,7 +119,7 @@ pub enum Error {
         /// What to do about it.
         hint: Option<String>,
     },
-    /// Writing something beside the run (the quarantine list) failed. Losing it would be losing data, so it stops.
+    /// Writing something (the quarantine list, a shard) failed. Losing it would be losing data, so it stops.
     #[error("cannot write `{}`: {source}", path.display())]
     Write {
         /// The file.
@@ -143,6 +143,11 @@ impl Error {
     /// An unreadable file that the dataset hangs on.
     pub fn read(path: impl Into<PathBuf>, source: io::Error) -> Self {
         Self::Read { path: path.into(), source }
+    }
+
+    /// A file that cannot be written.
+    pub fn write(path: impl Into<PathBuf>, source: io::Error) -> Self {
+        Self::Write { path: path.into(), source }
     }
 
     /// A dataset file that is not what it must be.

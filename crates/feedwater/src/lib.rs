@@ -41,6 +41,7 @@ pub mod batch;
 pub mod deliver;
 
 pub mod cache;
+pub mod convert;
 
 pub mod pipeline;
 

@@ -49,6 +49,43 @@ fn shards(folder: &Path, ending: &str) -> Vec<PathBuf> {
     paths
 }
 
+/// Features of a fixed shape with nothing behind them are written from the entry into the row, in whatever type each is.
+#[test]
+fn numbers_that_go_straight_into_their_rows_are_those_that_were_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    fs::create_dir(&data).unwrap();
+    audio_folder(&data, 12);
+    let flow = |batch: DType| {
+        Pipeline::open(&data)
+            .unwrap()
+            .decode(Audio::mono(16_000))
+            .log_mel(LogMel::whisper(80))
+            .tokenize(tokenizer())
+            .batch(Batch::of(5).output(batch))
+            .seed(5)
+    };
+    for batch in [DType::F32, DType::F16, DType::BF16] {
+        let (plain, _) = epochs(flow(batch), 2);
+        for dtype in [None, Some(DType::F32), Some(DType::F16), Some(DType::BF16)] {
+            for level in [Level::Features, Level::Ram] {
+                let kept = folder.path().join(format!("{batch:?}-{dtype:?}"));
+                let mut cache = Cache::of(level).in_folder(kept);
+                if let Some(dtype) = dtype {
+                    cache = cache.dtype(dtype);
+                }
+                let (made, _) = epochs(flow(batch).cache(Some(cache.clone())), 2);
+                let (found, report) = epochs(flow(batch).cache(Some(cache)), 2);
+                assert_eq!(made, found, "{batch:?} {dtype:?} {level:?}");
+                assert!(report.unwrap().hits >= 12);
+                // Rounded or not, as the batch would have rounded them.
+                let exact = dtype.is_none_or(|dtype| dtype == DType::F32 || dtype == batch);
+                assert_eq!(made == plain, exact, "{batch:?} {dtype:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn no_bit_of_a_batch_changes_and_nothing_is_made_twice() {
     let folder = tempfile::tempdir().unwrap();

@@ -3,6 +3,7 @@
 pub(crate) mod advise;
 pub(crate) mod cache;
 pub(crate) mod compare;
+pub(crate) mod convert;
 pub(crate) mod doctor;
 pub(crate) mod generate;
 pub(crate) mod inspect;

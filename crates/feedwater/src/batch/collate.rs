@@ -462,7 +462,13 @@ impl Row {
     }
 
     /// Numbers that are to be converted.
-    fn write<S, T: bytemuck::Pod>(self, data: &[S], fill: T, out: &mut [u8], convert: impl Fn(&[S], &mut [T])) {
+    fn write<S, T: bytemuck::Pod>(
+        self,
+        data: &[S],
+        fill: T,
+        out: &mut [u8],
+        convert: impl Fn(&[S], &mut [T]),
+    ) {
         /// Some, that stay in the nearest cache between being converted and being written.
         const SOME: usize = 2048;
         let mut some = [fill; SOME];

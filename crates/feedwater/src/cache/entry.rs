@@ -27,7 +27,7 @@ const NUMBER: u8 = 6;
 const SPANS: u8 = 7;
 
 /// A sample as bytes. Media that nobody has decoded are only named: the source has them.
-pub(super) fn write(sample: &Sample, dtype: DType, out: &mut Vec<u8>) {
+pub(crate) fn write(sample: &Sample, dtype: DType, out: &mut Vec<u8>) {
     out.clear();
     let mut fields: Vec<(&str, &Value)> = sample.fields().collect();
     fields.sort_by_key(|(name, _)| *name);
@@ -106,7 +106,7 @@ fn numbers(value: &Value) -> Option<&[f32]> {
 }
 
 /// The same, to be changed in place.
-pub(super) fn numbers_mut(value: &mut Value) -> Option<&mut Vec<f32>> {
+pub(crate) fn numbers_mut(value: &mut Value) -> Option<&mut Vec<f32>> {
     match value {
         Value::Audio(audio) => Some(&mut audio.samples),
         Value::Tensor(tensor) => Some(&mut tensor.data),
@@ -115,7 +115,7 @@ pub(super) fn numbers_mut(value: &mut Value) -> Option<&mut Vec<f32>> {
 }
 
 /// Makes numbers as they are when they were kept.
-pub(super) fn round(numbers: &mut Vec<f32>, dtype: DType) {
+pub(crate) fn round(numbers: &mut Vec<f32>, dtype: DType) {
     let mut bytes = Vec::with_capacity(numbers.len() * width(dtype));
     write_numbers(numbers, dtype, &mut bytes);
     read_numbers(&bytes, dtype, numbers);
@@ -145,7 +145,7 @@ fn width(dtype: DType) -> usize {
 }
 
 /// Numbers as they are computed with. `bytes` are of whole numbers.
-pub(super) fn read_numbers(bytes: &[u8], dtype: DType, into: &mut Vec<f32>) {
+pub(crate) fn read_numbers(bytes: &[u8], dtype: DType, into: &mut Vec<f32>) {
     into.resize(bytes.len() / width(dtype), 0.0);
     match dtype {
         DType::F16 => simd::from_f16(&aligned(bytes), into),
@@ -155,14 +155,14 @@ pub(super) fn read_numbers(bytes: &[u8], dtype: DType, into: &mut Vec<f32>) {
 }
 
 /// Numbers as they were kept.
-pub(super) enum Held<'a> {
+pub(crate) enum Held<'a> {
     F32(Cow<'a, [f32]>),
     F16(Cow<'a, [half::f16]>),
     BF16(Cow<'a, [half::bf16]>),
 }
 
 impl Held<'_> {
-    pub(super) fn as_ref(&self) -> Numbers<'_> {
+    pub(crate) fn as_ref(&self) -> Numbers<'_> {
         match self {
             Self::F32(numbers) => Numbers::F32(numbers),
             Self::F16(numbers) => Numbers::F16(numbers),
@@ -172,7 +172,7 @@ impl Held<'_> {
 }
 
 /// `bytes` are of whole numbers; where they do not begin where numbers may, they are copied.
-pub(super) fn numbers_of(bytes: &[u8], dtype: DType) -> Held<'_> {
+pub(crate) fn numbers_of(bytes: &[u8], dtype: DType) -> Held<'_> {
     match dtype {
         DType::F16 => Held::F16(aligned(bytes)),
         DType::BF16 => Held::BF16(aligned(bytes)),
@@ -188,18 +188,18 @@ fn aligned<T: bytemuck::Pod>(bytes: &[u8]) -> Cow<'_, [T]> {
 }
 
 /// The fields of an entry.
-pub(super) struct Fields {
+pub(crate) struct Fields {
     named: Vec<(Cow<'static, str>, Option<Value>)>,
     /// The one whose numbers stand first.
     first: Option<usize>,
     /// The bytes of those.
-    pub(super) body: usize,
+    pub(crate) body: usize,
 }
 
 impl Fields {
     /// All but the numbers that stand first. Nothing where the bytes are no entry; that they are those that were written
     /// was checked before.
-    pub(super) fn read(bytes: &[u8], dtype: DType) -> Option<Self> {
+    pub(crate) fn read(bytes: &[u8], dtype: DType) -> Option<Self> {
         let (rest, length) = bytes.split_last_chunk::<4>()?;
         let at = rest.len().checked_sub(u32::from_le_bytes(*length) as usize)?;
         let (body, mut rest) = rest.split_at(at);
@@ -267,12 +267,12 @@ impl Fields {
     }
 
     /// The name of the field whose numbers stand first.
-    pub(super) fn first_name(&self) -> Option<&str> {
+    pub(crate) fn first_name(&self) -> Option<&str> {
         self.first.map(|at| &*self.named[at].0)
     }
 
     /// Puts the fields in place of the sample's. `numbers` are those that stand first.
-    pub(super) fn into_sample(self, sample: &mut Sample, numbers: Vec<f32>) {
+    pub(crate) fn into_sample(self, sample: &mut Sample, numbers: Vec<f32>) {
         let key = std::mem::take(&mut sample.key);
         let mut source = std::mem::replace(sample, Sample::new(key)).into_fields();
         let mut numbers = Some(numbers);

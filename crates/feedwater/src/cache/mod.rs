@@ -8,12 +8,12 @@
 
 mod choose;
 mod disk;
-mod entry;
-mod key;
+pub(crate) mod entry;
+pub(crate) mod key;
 mod keep;
 mod look;
 mod ram;
-mod shard;
+pub(crate) mod shard;
 
 use std::{
     fs::File,

@@ -28,25 +28,25 @@ use crate::read::{ReadAt, read_exact_at, read_full_at};
 
 const MAGIC: &[u8; 8] = b"feedwatr";
 const VERSION: u32 = 1;
-pub(super) const DATA_HEAD: u64 = 64;
-pub(super) const RECORD: usize = 48;
+pub(crate) const DATA_HEAD: u64 = 64;
+pub(crate) const RECORD: usize = 48;
 /// Longer words than this nobody wrote.
 const MOST_WORDS: usize = 64 * 1024;
 
 /// The name of a shard: which chain, when it was begun and by whom, so that no two are the same.
-pub(super) fn name(chain: &Chain, shard: u128) -> String {
+pub(crate) fn name(chain: &Chain, shard: u128) -> String {
     let prefix = prefix(chain);
     format!("{prefix}{shard:032x}")
 }
 
 /// How the names of a chain's shards begin.
-pub(super) fn prefix(chain: &Chain) -> String {
+pub(crate) fn prefix(chain: &Chain) -> String {
     let first = chain.hash.first_chunk::<8>().map_or(0, |bytes| u64::from_be_bytes(*bytes));
     format!("{first:016x}-")
 }
 
 /// A number that no other shard has; later ones are larger.
-pub(super) fn new_number() -> u128 {
+pub(crate) fn new_number() -> u128 {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let nanos = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos());
     // The process and a count, for two that begin at the same moment.
@@ -55,7 +55,7 @@ pub(super) fn new_number() -> u128 {
 }
 
 /// The head of a `.data` file.
-pub(super) fn data_head(shard: u128) -> Vec<u8> {
+pub(crate) fn data_head(shard: u128) -> Vec<u8> {
     let mut head = Vec::with_capacity(DATA_HEAD as usize);
     head.extend(MAGIC);
     head.extend(VERSION.to_le_bytes());
@@ -67,7 +67,7 @@ pub(super) fn data_head(shard: u128) -> Vec<u8> {
 }
 
 /// The head of an `.index` file.
-pub(super) fn index_head(chain: &Chain, shard: u128) -> Vec<u8> {
+pub(crate) fn index_head(chain: &Chain, shard: u128) -> Vec<u8> {
     let mut head = Vec::new();
     head.extend(MAGIC);
     head.extend(VERSION.to_le_bytes());
@@ -80,7 +80,7 @@ pub(super) fn index_head(chain: &Chain, shard: u128) -> Vec<u8> {
 }
 
 /// What an entry must hash to.
-pub(super) fn check(key: Key, entry: &[u8]) -> u64 {
+pub(crate) fn check(key: Key, entry: &[u8]) -> u64 {
     xxh3_64_with_seed(entry, key as u64 ^ (key >> 64) as u64)
 }
 
@@ -91,15 +91,15 @@ fn xxh3_64_with_seed(bytes: &[u8], seed: u64) -> u64 {
 
 /// Where an entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Record {
-    pub(super) key: Key,
-    pub(super) offset: u64,
-    pub(super) length: u32,
-    pub(super) check: u64,
+pub(crate) struct Record {
+    pub(crate) key: Key,
+    pub(crate) offset: u64,
+    pub(crate) length: u32,
+    pub(crate) check: u64,
 }
 
 impl Record {
-    pub(super) fn write(&self, shard: u128, number: u32) -> [u8; RECORD] {
+    pub(crate) fn write(&self, shard: u128, number: u32) -> [u8; RECORD] {
         let mut bytes = [0; RECORD];
         bytes[..16].copy_from_slice(&self.key.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.offset.to_le_bytes());
@@ -112,7 +112,7 @@ impl Record {
     }
 
     /// Nothing where it is not what was written there.
-    pub(super) fn read(bytes: &[u8; RECORD], shard: u128, number: u32) -> Option<Self> {
+    pub(crate) fn read(bytes: &[u8; RECORD], shard: u128, number: u32) -> Option<Self> {
         let (key, rest) = bytes.split_first_chunk::<16>()?;
         let (offset, rest) = rest.split_first_chunk::<8>()?;
         let (length, rest) = rest.split_first_chunk::<4>()?;
@@ -127,22 +127,22 @@ impl Record {
     }
 
     /// The byte behind the entry.
-    pub(super) fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.offset.saturating_add(u64::from(self.length))
     }
 }
 
 /// What stands at the head of an index.
-pub(super) struct Head {
-    pub(super) chain: [u8; 32],
-    pub(super) shard: u128,
-    pub(super) words: String,
+pub(crate) struct Head {
+    pub(crate) chain: [u8; 32],
+    pub(crate) shard: u128,
+    pub(crate) words: String,
     /// Where its records begin.
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 /// The head of an index; nothing where it is damaged or of another version.
-pub(super) fn read_head(index: &dyn ReadAt) -> Option<Head> {
+pub(crate) fn read_head(index: &dyn ReadAt) -> Option<Head> {
     let mut fixed = [0; 64];
     read_exact_at(index, &mut fixed, 0).ok()?;
     let (magic, rest) = fixed.split_first_chunk::<8>()?;
@@ -167,13 +167,13 @@ pub(super) fn read_head(index: &dyn ReadAt) -> Option<Head> {
 }
 
 /// Whether a `.data` file is the one of this shard.
-pub(super) fn belongs(data: &dyn ReadAt, shard: u128) -> bool {
+pub(crate) fn belongs(data: &dyn ReadAt, shard: u128) -> bool {
     let mut head = [0; DATA_HEAD as usize];
     read_exact_at(data, &mut head, 0).is_ok() && head[..] == data_head(shard)
 }
 
 /// The records of an index from `number` on: whole ones, each as it is or nothing where it is damaged.
-pub(super) fn read_records(index: &dyn ReadAt, head: &Head, number: u32) -> io::Result<Vec<Option<Record>>> {
+pub(crate) fn read_records(index: &dyn ReadAt, head: &Head, number: u32) -> io::Result<Vec<Option<Record>>> {
     let at = head.bytes + u64::from(number) * RECORD as u64;
     let mut bytes = vec![0; usize::try_from(index.size()?.saturating_sub(at)).unwrap_or(0)];
     let count = read_full_at(index, &mut bytes, at).map_err(|fault| io::Error::other(fault.reason))?;
@@ -183,6 +183,6 @@ pub(super) fn read_records(index: &dyn ReadAt, head: &Head, number: u32) -> io::
 }
 
 /// Opens a shard's two files.
-pub(super) fn open(folder: &Path, name: &str) -> io::Result<(File, File)> {
+pub(crate) fn open(folder: &Path, name: &str) -> io::Result<(File, File)> {
     Ok((File::open(folder.join(format!("{name}.index")))?, File::open(folder.join(format!("{name}.data")))?))
 }

@@ -54,6 +54,15 @@ pub struct Times {
     pub bytes_read: u64,
 }
 
+/// How files with these bytes are named: what they are, as far as they say.
+pub(crate) fn sound_ending(bytes: &[u8]) -> &'static str {
+    match sniff::format(&bytes) {
+        Ok((Format::Mp3, _)) => "mp3",
+        Ok((Format::Packets(kind), _)) => kind.name(),
+        Ok((Format::Wav, _)) | Err(_) => "wav",
+    }
+}
+
 /// Turns files into samples, one at a time. One per thread; everything that can be used again is inside.
 #[derive(Default)]
 pub struct Decoder {

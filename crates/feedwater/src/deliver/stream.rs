@@ -56,7 +56,9 @@ mod wide {
     pub(super) fn copy(from: &[u8], out: &mut [u8]) {
         for (from, out) in from.chunks_exact(WIDE).zip(out.chunks_exact_mut(WIDE)) {
             // SAFETY: both have 16 bytes, `out` at an address that 16 divides (`parts`); every x86-64 has SSE2.
-            unsafe { _mm_stream_si128(out.as_mut_ptr().cast::<__m128i>(), _mm_loadu_si128(from.as_ptr().cast())) };
+            unsafe {
+                _mm_stream_si128(out.as_mut_ptr().cast::<__m128i>(), _mm_loadu_si128(from.as_ptr().cast()))
+            };
         }
     }
 

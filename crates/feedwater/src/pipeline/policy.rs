@@ -151,7 +151,7 @@ impl Quarantine {
         }
         // Each once, however many epochs it comes up in.
         if self.written.insert(key.clone()) {
-            self.write(sample, at).map_err(|source| Error::Write { path: self.file.clone(), source })?;
+            self.write(sample, at).map_err(|error| Error::write(&self.file, error))?;
         }
         self.first.get_or_insert_with(|| sample.clone());
         if self.others >= epoch_samples {

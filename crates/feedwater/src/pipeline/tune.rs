@@ -275,7 +275,8 @@ impl Tuner {
             return None;
         }
         self.seen.push(seen);
-        let (wait, own) = self.seen.iter().fold((0.0, 0.0), |sum, step| (sum.0 + step.wait, sum.1 + step.own));
+        let (wait, own) =
+            self.seen.iter().fold((0.0, 0.0), |sum, step| (sum.0 + step.wait, sum.1 + step.own));
         let soon = self.step <= EARLY_STEPS || wait > BADLY * own;
         if self.seen.len() < if soon { FIRST } else { LATER } {
             return None;
@@ -472,7 +473,9 @@ mod tests {
         fn fill(&mut self, batches: &[f64], setting: Setting) {
             self.threads.resize(setting.threads, self.now);
             while self.ready.len() < setting.depth {
-                let Some(thread) = self.threads.iter_mut().min_by(|one, other| one.total_cmp(other)) else { return };
+                let Some(thread) = self.threads.iter_mut().min_by(|one, other| one.total_cmp(other)) else {
+                    return;
+                };
                 *thread = thread.max(self.now) + batches[self.ready.len()];
                 self.ready.push_back(*thread);
             }
@@ -567,8 +570,9 @@ mod tests {
     /// helped.
     #[test]
     fn a_heavy_tail_gets_both_threads_and_depth_within_thirty_steps_wherever_it_begins() {
-        let batches: Vec<f64> =
-            (0..600_u64).map(|at| if xxh3_64(&at.to_le_bytes()).is_multiple_of(6) { 140.0 } else { 18.0 }).collect();
+        let batches: Vec<f64> = (0..600_u64)
+            .map(|at| if xxh3_64(&at.to_le_bytes()).is_multiple_of(6) { 140.0 } else { 18.0 })
+            .collect();
         let mut late = Vec::new();
         // What has not happened yet cannot be known.
         let shows = |begin: &usize| batches[*begin..begin + 16].contains(&140.0);
@@ -587,7 +591,11 @@ mod tests {
                 .map(|seen| seen.wait + seen.own)
                 .sum();
             if best / found < 0.95 {
-                late.push((begin, best / found, tuner.decisions.iter().map(ToString::to_string).collect::<Vec<_>>()));
+                late.push((
+                    begin,
+                    best / found,
+                    tuner.decisions.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                ));
             }
         }
         assert!(late.len() * 20 <= begins.len(), "{} of {}: {late:#?}", late.len(), begins.len());

@@ -22,6 +22,7 @@ mod parquet;
 mod parquet_pages;
 pub mod part;
 mod row;
+pub(crate) mod shard;
 mod sniff;
 mod table;
 mod tar;
@@ -35,6 +36,7 @@ pub use self::{
     hdf5::Hdf5,
     lines::Lines,
     parquet::Parquet,
+    shard::Shards,
     sniff::{Kind, detect},
     table::Table,
     tar::Tar,
@@ -98,6 +100,7 @@ pub fn open_as(path: impl AsRef<Path>, kind: Kind) -> Result<Box<dyn Source>> {
         Kind::Text => Box::new(Text::open(path)?),
         Kind::Tar => Box::new(Tar::open(path)?),
         Kind::Parquet => Box::new(Parquet::open(path)?),
+        Kind::Shard => Box::new(Shards::open(path)?),
         Kind::TfRecord => Box::new(TfRecord::open(path)?),
         Kind::Hdf5 => Box::new(Hdf5::open(path)?),
     };

@@ -8,7 +8,7 @@ use std::{
 
 use serde::Serialize;
 
-use super::{AUDIO_ENDINGS, ending, hdf5::is_hdf5, is_audio, tfrecord::is_tfrecord, walk};
+use super::{AUDIO_ENDINGS, ending, hdf5::is_hdf5, is_audio, shard, tfrecord::is_tfrecord, walk};
 use crate::error::{Error, Result};
 
 /// The kinds of dataset.
@@ -35,6 +35,8 @@ pub enum Kind {
     Tar,
     /// Parquet tables with text or sound.
     Parquet,
+    /// Shards of ours, as `feedwater convert` makes them.
+    Shard,
     /// `TFRecord` files of `tf.train.Example`.
     // As one word, as the files are called.
     #[serde(rename = "tfrecord")]
@@ -57,6 +59,7 @@ impl Kind {
             Self::Text => "text",
             Self::Tar => "WebDataset tar shards",
             Self::Parquet => "Parquet tables",
+            Self::Shard => "Feedwater shards",
             Self::TfRecord => "TFRecord files",
             Self::Hdf5 => "HDF5 arrays",
         }
@@ -130,6 +133,8 @@ fn detect_folder(folder: &Path) -> Result<Kind> {
         Ok(Kind::Tar)
     } else if has(|file| ending(file) == "parquet") {
         Ok(Kind::Parquet)
+    } else if has(|file| ending(file) == shard::ENDING) {
+        Ok(Kind::Shard)
     } else if has(is_tfrecord) {
         Ok(Kind::TfRecord)
     } else if has(is_audio) {
@@ -162,6 +167,7 @@ fn detect_file(file: &Path) -> Result<Kind> {
     match ending(file).as_str() {
         "tar" => return Ok(Kind::Tar),
         "parquet" => return Ok(Kind::Parquet),
+        shard::ENDING => return Ok(Kind::Shard),
         "npy" => return Ok(Kind::Npy),
         _ if is_tfrecord(file) => return Ok(Kind::TfRecord),
         _ if is_hdf5(file) => return Ok(Kind::Hdf5),
@@ -221,8 +227,8 @@ fn known_ending(file: &Path) -> bool {
 }
 
 /// What a file of a folder may be besides sound.
-const OTHER_ENDINGS: [&str; 10] =
-    ["npy", "jsonl", "txt", "tar", "parquet", "tfrecord", "tfrecords", "tfrec", "h5", "hdf5"];
+const OTHER_ENDINGS: [&str; 11] =
+    ["npy", "jsonl", "txt", "tar", "parquet", shard::ENDING, "tfrecord", "tfrecords", "tfrec", "h5", "hdf5"];
 
 /// How many lines are looked at for one that can be read.
 pub(super) const JSON_LINES: usize = 32;

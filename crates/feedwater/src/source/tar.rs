@@ -18,6 +18,7 @@ use super::{
     tar_walk::{Found, Walk},
 };
 use crate::{
+    convert::CLASSES,
     error::{Error, Fault, Place, Result},
     read::{Section, read_all},
     sample::{Media, MediaPlace, Sample, Value, field},
@@ -32,6 +33,7 @@ pub struct Tar {
     samples: Vec<Entry>,
     members: Vec<Member>,
     fingerprint: u128,
+    classes: Vec<String>,
 }
 
 struct Shard {
@@ -60,7 +62,13 @@ struct Member {
 impl Tar {
     /// Opens a shard, a folder of shards, or a brace pattern: `train-{000..099}.tar`.
     pub fn open(path: &Path) -> Result<Self> {
-        let mut tar = Self { shards: Vec::new(), samples: Vec::new(), members: Vec::new(), fingerprint: 0 };
+        let mut tar = Self {
+            shards: Vec::new(),
+            samples: Vec::new(),
+            members: Vec::new(),
+            fingerprint: 0,
+            classes: classes(path),
+        };
         let mut hasher = Xxh3::new();
         let mut keys = HashSet::new();
         let paths = shard_paths(path)?;
@@ -246,6 +254,17 @@ impl Source for Tar {
         }
         Ok(sample)
     }
+
+    fn classes(&self) -> &[String] {
+        &self.classes
+    }
+}
+
+/// The names of classes, where they were written down beside the shards.
+fn classes(path: &Path) -> Vec<String> {
+    let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
+    let bytes = std::fs::read(folder.join(CLASSES)).unwrap_or_default();
+    serde_json::from_slice(&bytes).unwrap_or_default()
 }
 
 /// The shards that a path stands for, in order.

@@ -1,0 +1,272 @@
+//! `feedwater convert`: many small files into a few large ones, and what that brings.
+
+use std::{
+    fs,
+    io::{IsTerminal, Write as _},
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+use feedwater::{
+    Value,
+    convert::{self, Converted, Form},
+    source,
+};
+use indicatif::{ProgressBar, ProgressStyle};
+use miette::{IntoDiagnostic, WrapErr, miette};
+use serde::Serialize;
+use serde_json::json;
+
+use super::report::print;
+use crate::{
+    caching::size,
+    generate::{human_bytes, space},
+    profile::cold,
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  feedwater convert data/features --out data/shards
+  feedwater convert data/speech --out data/tar --to tar --shard-size 1GB
+  feedwater convert corpus.jsonl --out data/corpus --json
+
+Whatever can be opened can be converted: folders of .npy, WAV or other sound with
+their labels and transcripts, manifests, JSON lines, HDF5, TFRecord, Parquet. Sound
+and arrays stay the bytes they were. `tar` is WebDataset's form, which other
+programs read too; `shard` is ours: every sample is checked when it is read, and
+lengths and the names of classes are kept.
+
+Before and after, every sample is read once, in random order: from the disk where
+the system can be asked to forget the files (Linux), then from memory.
+
+Exit codes:
+  0  all samples are in the shards
+  1  some could not be read: they are listed in OUT/quarantine.jsonl
+  2  the data cannot be read or written, or the command line is wrong";
+
+/// What to convert.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Options {
+    /// A folder, a manifest, a table, text or shards
+    data: PathBuf,
+    /// The folder that the shards go to
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// What the data become
+    #[arg(long, value_enum, default_value_t = To::Shard)]
+    to: To,
+    /// About how large a shard is
+    #[arg(long, value_name = "SIZE", default_value = "256MB", value_parser = size)]
+    shard_size: u64,
+    /// Write into a folder that has shards already, in their place
+    #[arg(long)]
+    force: bool,
+    /// Do not read before and after
+    #[arg(long)]
+    no_figures: bool,
+    /// Print one JSON object: {version, data, out, samples, files, bytes, bad, before, after}
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum To {
+    /// Shards of ours, checked on every read
+    Shard,
+    /// `WebDataset` tar shards
+    Tar,
+}
+
+/// What reading a dataset takes.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Figures {
+    files: u64,
+    /// From a path to the first sample.
+    open_seconds: f64,
+    /// All samples, from the disk; nothing where the system cannot be asked to forget them.
+    cold_seconds: Option<f64>,
+    /// All samples, from memory.
+    warm_seconds: f64,
+    samples: u64,
+}
+
+pub(crate) fn run(options: &Options) -> miette::Result<u8> {
+    let form = if options.to == To::Tar { Form::Tar } else { Form::Shard };
+    let source = source::open(&options.data).map_err(|error| miette!("{error}"))?;
+    prepare(options)?;
+    let bar = progress(source.len(), options.json);
+    let before =
+        (!options.no_figures).then(|| figures(&options.data, &bar, "reading what is there")).transpose()?;
+    bar.set_message("writing shards");
+    let done = convert::convert(&*source, &options.out, form, options.shard_size, |done| {
+        bar.set_position(done);
+        true
+    });
+    let converted = done.map_err(|error| miette!("{error}"))?;
+    if converted.samples == 0 {
+        let (key, why) = converted.bad.first().cloned().unwrap_or_default();
+        return Err(miette!("no sample could be read; the first was `{key}`: {why}"));
+    }
+    quarantine(&options.out, &converted.bad)?;
+    let after =
+        (!options.no_figures).then(|| figures(&options.out, &bar, "reading the shards")).transpose()?;
+    bar.finish_and_clear();
+    let Converted { samples, files, bytes, bad } = &converted;
+    if options.json {
+        let object = json!({
+            "version": 1, "data": options.data, "out": options.out, "samples": samples, "files": files,
+            "bytes": bytes, "bad": bad, "before": before, "after": after,
+        });
+        print(&object.to_string())?;
+    } else {
+        print(told(options, &converted, before.as_ref().zip(after.as_ref())).trim_end())?;
+    }
+    Ok(u8::from(!bad.is_empty()))
+}
+
+/// Makes sure that nothing is overwritten, and that there is room.
+fn prepare(options: &Options) -> miette::Result<()> {
+    let shards = || -> Vec<PathBuf> {
+        let entries = fs::read_dir(&options.out).into_iter().flatten().flatten();
+        let ours = |path: &PathBuf| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            name.starts_with("shard-") && (name.contains(".tar") || name.contains(".feedwater"))
+        };
+        entries.map(|entry| entry.path()).filter(ours).collect()
+    };
+    let there = shards();
+    if !there.is_empty() && !options.force {
+        return Err(miette!(
+            help = "--force replaces them; or choose another --out",
+            "`{}` has {} shards already",
+            options.out.display(),
+            there.len()
+        ));
+    }
+    let inside = |path: &Path| {
+        path.canonicalize().is_ok_and(|path| options.data.canonicalize().is_ok_and(|data| data == path))
+    };
+    if inside(&options.out) {
+        return Err(miette!(
+            help = "choose another --out",
+            "the shards would lie among the files they are made of"
+        ));
+    }
+    let bytes = walked(&options.data).1;
+    let replaced = || there.iter().filter_map(|path| fs::metadata(path).ok()).map(|about| about.len()).sum();
+    space::check(&options.out, bytes, replaced, "a part of the data")?;
+    for path in &there {
+        fs::remove_file(path)
+            .into_diagnostic()
+            .wrap_err_with(|| format!("cannot replace `{}`", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Files below a path and their bytes.
+fn walked(path: &Path) -> (u64, u64) {
+    if path.is_file() {
+        return (1, fs::metadata(path).map_or(0, |about| about.len()));
+    }
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    entries.map(|entry| walked(&entry.path())).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+}
+
+/// Reads every sample, in random order.
+fn figures(data: &Path, bar: &ProgressBar, what: &'static str) -> miette::Result<Figures> {
+    bar.set_message(what);
+    let open = || source::open(data).map_err(|error| miette!("{error}"));
+    let began = Instant::now();
+    let source = open()?;
+    let _ = source.sample(0);
+    let open_seconds = began.elapsed().as_secs_f64();
+    let (samples, mut bytes) = (source.len(), Vec::new());
+    // A step that has no divisor in common with their number comes by all of them.
+    let step = (samples * 618 / 1000..).find(|step| divisor(*step, samples) == 1).unwrap_or(1);
+    let mut through = || {
+        let began = Instant::now();
+        let mut index = 0;
+        for count in 0..samples {
+            bar.set_position(count);
+            if let Ok(sample) = source.sample(index) {
+                for (_, value) in sample.fields() {
+                    if let Value::Media(media) = value {
+                        let _ = media.read(|input| feedwater::read::read_all(input, &mut bytes, 2 << 30));
+                    }
+                }
+            }
+            index = (index + step) % samples;
+        }
+        began.elapsed().as_secs_f64()
+    };
+    let forgotten = cold::forget(data).is_ok_and(|files| files > 0);
+    let cold_seconds = forgotten.then(&mut through);
+    Ok(Figures { files: walked(data).0, open_seconds, cold_seconds, warm_seconds: through(), samples })
+}
+
+fn divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { divisor(b, a % b) }
+}
+
+fn quarantine(out: &Path, bad: &[(String, String)]) -> miette::Result<()> {
+    if bad.is_empty() {
+        return Ok(());
+    }
+    let path = out.join("quarantine.jsonl");
+    let write = || -> std::io::Result<()> {
+        let mut file = std::io::BufWriter::new(fs::File::create(&path)?);
+        for (key, reason) in bad {
+            writeln!(file, "{}", json!({"key": key, "stage": "read", "reason": reason}))?;
+        }
+        file.flush()
+    };
+    write().into_diagnostic().wrap_err_with(|| format!("cannot write `{}`", path.display()))
+}
+
+fn told(options: &Options, converted: &Converted, figures: Option<(&Figures, &Figures)>) -> String {
+    let Converted { samples, files, bytes, bad } = converted;
+    let mut said = format!(
+        "{samples} samples in {} {} of {} in {}\n",
+        files.len(),
+        if files.len() == 1 { "shard" } else { "shards" },
+        human_bytes(*bytes),
+        options.out.display()
+    );
+    if let Some((key, reason)) = bad.first() {
+        said += &format!(
+            "{} could not be read and are in quarantine.jsonl there; the first was `{key}`: {reason}\n",
+            bad.len()
+        );
+    }
+    if let Some((before, after)) = figures {
+        said += &format!("\n{:<28}{:>14}{:>14}\n", "", "before", "after");
+        let mut line = |name: &str, before: String, after: String| {
+            said += &format!("{name:<28}{before:>14}{after:>14}\n");
+        };
+        let seconds = |seconds: f64| format!("{seconds:.3} s");
+        let rate = |of: &Figures, seconds: f64| format!("{:.0}/s", of.samples as f64 / seconds.max(1e-9));
+        line("files", before.files.to_string(), after.files.to_string());
+        line("from a path to a sample", seconds(before.open_seconds), seconds(after.open_seconds));
+        if let (Some(one), Some(two)) = (before.cold_seconds, after.cold_seconds) {
+            line("samples from the disk", rate(before, one), rate(after, two));
+        }
+        line("samples from memory", rate(before, before.warm_seconds), rate(after, after.warm_seconds));
+    }
+    said + &format!(
+        "\nTrain on it as on any dataset: {}\n",
+        crate::shell::word(&options.out.display().to_string())
+    )
+}
+
+fn progress(samples: u64, json: bool) -> ProgressBar {
+    let bar = if std::io::stderr().is_terminal() && !json {
+        ProgressBar::new(samples)
+    } else {
+        ProgressBar::hidden()
+    };
+    if let Ok(style) = ProgressStyle::with_template("{msg:24} {bar:30} {pos}/{len} samples, {per_sec}") {
+        bar.set_style(style);
+    }
+    bar
+}
