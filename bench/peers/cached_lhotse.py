@@ -40,9 +40,12 @@ def main():
     cuts = list(CutSet.from_file(manifest))
     batch = torch.empty(args.batch_size, 80, 3000)
 
+    orders = np.random.default_rng(0)
+
     def epoch():
+        order = orders.permutation(len(cuts))
         for at in range(0, len(cuts), args.batch_size):
-            some = cuts[at : at + args.batch_size]
+            some = [cuts[index] for index in order[at : at + args.batch_size]]
             for row, cut in zip(batch, some, strict=False):
                 features = np.asarray(cut.load_features(), np.float32)
                 frames = min(len(features), 3000)

@@ -21,7 +21,8 @@ mod truth;
 mod tuning;
 
 const USAGE: &str = "feedwater-bench audio|npy|text|facts|truth|tuning --data PATH [--batch-size N] [--threads N] [--epochs N] \
-                     [--tokenizer FILE] [--dump FILE.npy] [--hash] [--cache DIR]";
+                     [--tokenizer FILE] [--dump FILE.npy] [--hash] [--cache DIR] [--cache-dtype f16] [--output f16] \
+                     [--shuffle] [--search]";
 
 /// The flags, as `peers/measure.py` has them.
 pub(crate) struct Options {
@@ -89,15 +90,20 @@ pub(crate) fn say(line: &str) {
 
 /// Whisper's batches from sound files.
 pub(crate) fn whisper(data: &Path, options: &Options) -> Result<Builder> {
+    let half = |flag: &str| options.text(flag) == Some("f16");
     let cache = options.path("cache").map(|folder| {
         let cache = Cache::of(Level::Features).in_folder(folder);
-        if options.text("cache-dtype") == Some("f16") { cache.dtype(DType::F16) } else { cache }
+        if half("cache-dtype") { cache.dtype(DType::F16) } else { cache }
     });
     Ok(Pipeline::open(data)?
         .decode(Audio::mono(16_000))
         .log_mel(LogMel::whisper(80))
         .cache(cache)
-        .batch(Batch::of(options.number("batch-size", 16)))
+        .batch(Batch::of(options.number("batch-size", 16)).output(if half("output") {
+            DType::F16
+        } else {
+            DType::F32
+        }))
         .threads(options.number("threads", 2) as usize)
         // Nobody trains here: there is no step to look at.
         .prefetch(3)

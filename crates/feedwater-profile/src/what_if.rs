@@ -67,8 +67,13 @@ impl Prediction {
 
 /// Stages whose results can be kept: the same for a sample in every epoch.
 const CACHED: &[&str] = &["read", "decode", "resample", "log_mel", "tokenize", "transform"];
-/// Bytes that a core reads from a cache in a second, cautiously.
-const CACHE_BYTES_PER_SECOND: f64 = 1.5e9;
+/// What a core takes to copy a mebibyte out of the system's memory of a file and to check it, where the machine has not said
+/// how fast it writes; and how many times as long as writing one that is.
+const CACHE_NANOS_PER_MIB: f64 = 90_000.0;
+const CACHE_TO_FILL: f64 = 2.0;
+/// What finding a sample takes: who its file is, and where it is kept. Text has no file to ask.
+const CACHE_FILE_NANOS: f64 = 12_000.0;
+const CACHE_TEXT_NANOS: f64 = 5_000.0;
 
 impl Facts<'_> {
     /// What a setting would bring; nothing where the record does not say how batches were made.
@@ -90,7 +95,7 @@ impl Facts<'_> {
             }
             Wish::Prefetch(prefetch) => (Crew { prefetch: *prefetch, ..crew }, costs.clone(), 0.02),
             Wish::BatchSize(rows) => (crew, self.regrouped(crew, (*rows).max(1)), 0.05),
-            Wish::Cache => (crew, self.reworked(cached_share), 0.10),
+            Wish::Cache => (crew, self.cached(), 0.10),
             // What is read stays as wide as it was; what is written is half.
             Wish::HalfPrecision => (crew, self.reworked(|input| stage_share(input, "batch", 0.75)), 0.03),
             Wish::PadToLongest => (
@@ -182,6 +187,17 @@ impl Facts<'_> {
         }
     }
 
+    /// The costs with features read from a cache, which memory holds.
+    fn cached(&self) -> Vec<Cost> {
+        let fill = self.record.run.host.fill.last();
+        let mib = fill.map_or(CACHE_NANOS_PER_MIB, |fill| fill.nanos_per_mib * CACHE_TO_FILL);
+        let shares =
+            self.record.steps.iter().map(|step| {
+                step.input.as_ref().map_or(1.0, |input| cached_share(input, step.rows as f64, mib))
+            });
+        self.split.costs.iter().zip(shares).map(|(cost, share)| scale(cost, share)).collect()
+    }
+
     /// The costs, each with the share of its work that a setting leaves.
     fn reworked(&self, share: impl Fn(&Input) -> f64) -> Vec<Cost> {
         let shares = self.record.steps.iter().map(|step| step.input.as_ref().map_or(1.0, &share));
@@ -205,16 +221,18 @@ pub(crate) fn cpu_share(record: &Record) -> f64 {
     (cpu as f64 / work as f64).clamp(0.0, 1.0)
 }
 
-fn cached_share(input: &Input) -> f64 {
+/// The share of a batch's work that is left where its samples are found.
+fn cached_share(input: &Input, rows: f64, nanos_per_mib: f64) -> f64 {
     let all = input.total_work_nanos().max(1) as f64;
-    let cached: u64 = input
-        .work_nanos
-        .iter()
-        .filter(|(name, _)| CACHED.contains(&name.as_str()))
-        .map(|(_, nanos)| nanos)
-        .sum();
-    let read = (input.bytes - input.padding_bytes.min(input.bytes)) as f64 / CACHE_BYTES_PER_SECOND * 1e9;
-    ((all - cached as f64 + read) / all).min(1.0)
+    let of = |stages: &[&str]| -> u64 {
+        let some = input.work_nanos.iter().filter(|(name, _)| stages.contains(&name.as_str()));
+        some.map(|(_, nanos)| nanos).sum()
+    };
+    let files = of(&["read", "decode"]) > 0;
+    let bytes = (input.bytes - input.padding_bytes.min(input.bytes)) as f64;
+    let find = rows * if files { CACHE_FILE_NANOS } else { CACHE_TEXT_NANOS };
+    let read = bytes / f64::from(1 << 20) * nanos_per_mib;
+    ((all - of(CACHED) as f64 + find + read) / all).min(1.0)
 }
 
 /// The share of the work that is left when one stage takes `factor` of its time.

@@ -82,16 +82,14 @@ fn arrays_with_classes_sound_with_transcripts_and_text_come_back_as_they_were() 
     let npy = arrays(&folder.path().join("npy"));
     let speech = folder.path().join("speech");
     fs::create_dir_all(&speech).unwrap();
-    let mut lines = String::new();
+    let mut lines = Vec::new();
     for number in 0..4 {
         fs::write(speech.join(format!("{number}.wav")), wav(&clip(number, 0.1), 16_000)).unwrap();
         // White space at an end belongs to a transcript.
-        lines += &format!(
-            "{{\"file_name\": \"{number}.wav\", \"text\": \"clip {number}{}\"}}\n",
-            " ".repeat(number % 2)
-        );
+        let end = " ".repeat(number % 2);
+        lines.push(format!("{{\"file_name\": \"{number}.wav\", \"text\": \"clip {number}{end}\"}}"));
     }
-    fs::write(speech.join("metadata.jsonl"), lines).unwrap();
+    fs::write(speech.join("metadata.jsonl"), lines.join("\n")).unwrap();
     let text = folder.path().join("corpus.jsonl");
     fs::write(&text, "{\"text\": \"one\"}\n{\"text\": \"two\\nlines\\n\"}\n{\"text\": \"\"}\n").unwrap();
     for (number, data) in [npy, speech, text].into_iter().enumerate() {

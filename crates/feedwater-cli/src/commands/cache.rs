@@ -225,6 +225,9 @@ fn before(seconds: u64) -> String {
 
 fn verify(place: &Where) -> miette::Result<u8> {
     let folder = place.folder();
+    if let Err(error) = std::fs::read_dir(&folder) {
+        return Err(miette!("cannot read `{}`: {error}", folder.display()));
+    }
     let bar = if std::io::stderr().is_terminal() && !place.json {
         ProgressBar::new(0)
     } else {

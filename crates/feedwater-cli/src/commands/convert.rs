@@ -120,7 +120,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         });
         print(&object.to_string())?;
     } else {
-        print(told(options, &converted, before.as_ref().zip(after.as_ref())).trim_end())?;
+        print(&told(options, &converted, before.as_ref().zip(after.as_ref())))?;
     }
     Ok(u8::from(!bad.is_empty()))
 }
@@ -182,31 +182,25 @@ fn figures(data: &Path, bar: &ProgressBar, what: &'static str) -> miette::Result
     let _ = source.sample(0);
     let open_seconds = began.elapsed().as_secs_f64();
     let (samples, mut bytes) = (source.len(), Vec::new());
-    // A step that has no divisor in common with their number comes by all of them.
-    let step = (samples * 618 / 1000..).find(|step| divisor(*step, samples) == 1).unwrap_or(1);
+    let mut order: Vec<u64> = (0..samples).collect();
+    order.sort_by_key(|index| index.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mut through = || {
         let began = Instant::now();
-        let mut index = 0;
-        for count in 0..samples {
-            bar.set_position(count);
-            if let Ok(sample) = source.sample(index) {
+        for (count, index) in order.iter().enumerate() {
+            bar.set_position(count as u64);
+            if let Ok(sample) = source.sample(*index) {
                 for (_, value) in sample.fields() {
                     if let Value::Media(media) = value {
                         let _ = media.read(|input| feedwater::read::read_all(input, &mut bytes, 2 << 30));
                     }
                 }
             }
-            index = (index + step) % samples;
         }
         began.elapsed().as_secs_f64()
     };
     let forgotten = cold::forget(data).is_ok_and(|files| files > 0);
     let cold_seconds = forgotten.then(&mut through);
     Ok(Figures { files: walked(data).0, open_seconds, cold_seconds, warm_seconds: through(), samples })
-}
-
-fn divisor(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { divisor(b, a % b) }
 }
 
 fn quarantine(out: &Path, bad: &[(String, String)]) -> miette::Result<()> {
@@ -226,26 +220,26 @@ fn quarantine(out: &Path, bad: &[(String, String)]) -> miette::Result<()> {
 
 fn told(options: &Options, converted: &Converted, figures: Option<(&Figures, &Figures)>) -> String {
     let Converted { samples, files, bytes, bad } = converted;
-    let mut said = format!(
-        "{samples} samples in {} {} of {} in {}\n",
+    let mut lines = vec![format!(
+        "{samples} samples in {} {} of {} in {}",
         files.len(),
         if files.len() == 1 { "shard" } else { "shards" },
         human_bytes(*bytes),
         options.out.display()
-    );
+    )];
     if let Some((key, reason)) = bad.first() {
-        said += &format!(
-            "{} could not be read and are in quarantine.jsonl there; the first was `{key}`: {reason}\n",
+        lines.push(format!(
+            "warning: {} could not be read and are in quarantine.jsonl there; the first was `{key}`: {reason}",
             bad.len()
-        );
+        ));
     }
     if let Some((before, after)) = figures {
-        said += &format!("\n{:<28}{:>14}{:>14}\n", "", "before", "after");
         let mut line = |name: &str, before: String, after: String| {
-            said += &format!("{name:<28}{before:>14}{after:>14}\n");
+            lines.push(format!("{name:<28}{before:>14}{after:>14}"));
         };
         let seconds = |seconds: f64| format!("{seconds:.3} s");
         let rate = |of: &Figures, seconds: f64| format!("{:.0}/s", of.samples as f64 / seconds.max(1e-9));
+        line("", "before".to_owned(), "after".to_owned());
         line("files", before.files.to_string(), after.files.to_string());
         line("from a path to a sample", seconds(before.open_seconds), seconds(after.open_seconds));
         if let (Some(one), Some(two)) = (before.cold_seconds, after.cold_seconds) {
@@ -253,10 +247,11 @@ fn told(options: &Options, converted: &Converted, figures: Option<(&Figures, &Fi
         }
         line("samples from memory", rate(before, before.warm_seconds), rate(after, after.warm_seconds));
     }
-    said + &format!(
-        "\nTrain on it as on any dataset: {}\n",
+    lines.push(format!(
+        "Train on it as on any dataset: {}",
         crate::shell::word(&options.out.display().to_string())
-    )
+    ));
+    lines.join("\n")
 }
 
 fn progress(samples: u64, json: bool) -> ProgressBar {

@@ -404,11 +404,11 @@ fn write_row(
     let after: usize = row_shape[tensor.pad_axis + 1..].iter().product();
     let row = Row {
         stretch: tensor.length() * after,
-        row_stretch: row_shape[tensor.pad_axis] * after,
+        whole: row_shape[tensor.pad_axis] * after,
         // What is larger than a cache is not read before it has left it.
         past_cache: all_bytes >= stream::WORTH_BYTES,
     };
-    if row.row_stretch == 0 {
+    if row.whole == 0 {
         return;
     }
     let fill = tensor.fill;
@@ -439,14 +439,14 @@ fn write_row(
 #[derive(Clone, Copy)]
 struct Row {
     stretch: usize,
-    row_stretch: usize,
+    whole: usize,
     past_cache: bool,
 }
 
 impl Row {
     /// Numbers that are in the batch's type already.
     fn copy<T: bytemuck::Pod>(self, data: &[T], fill: T, out: &mut [u8]) {
-        let out = bytemuck::cast_slice_mut::<u8, T>(out).chunks_exact_mut(self.row_stretch);
+        let out = bytemuck::cast_slice_mut::<u8, T>(out).chunks_exact_mut(self.whole);
         // A tensor without numbers has no stretches, yet its row has.
         let mut data = data.chunks_exact(self.stretch.max(1));
         for out in out {
@@ -472,7 +472,7 @@ impl Row {
         /// Some, that stay in the nearest cache between being converted and being written.
         const SOME: usize = 2048;
         let mut some = [fill; SOME];
-        let out = bytemuck::cast_slice_mut::<u8, T>(out).chunks_exact_mut(self.row_stretch);
+        let out = bytemuck::cast_slice_mut::<u8, T>(out).chunks_exact_mut(self.whole);
         let mut data = data.chunks_exact(self.stretch.max(1));
         for out in out {
             let data = data.next().unwrap_or_default();

@@ -48,7 +48,7 @@ fn parts(out: &mut [u8]) -> (&mut [u8], &mut [u8], &mut [u8]) {
 
 #[cfg(target_arch = "x86_64")]
 mod wide {
-    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+    use std::arch::x86_64::{_mm_loadu_si128, _mm_sfence, _mm_stream_si128};
 
     use super::WIDE;
 
@@ -56,9 +56,7 @@ mod wide {
     pub(super) fn copy(from: &[u8], out: &mut [u8]) {
         for (from, out) in from.chunks_exact(WIDE).zip(out.chunks_exact_mut(WIDE)) {
             // SAFETY: both have 16 bytes, `out` at an address that 16 divides (`parts`); every x86-64 has SSE2.
-            unsafe {
-                _mm_stream_si128(out.as_mut_ptr().cast::<__m128i>(), _mm_loadu_si128(from.as_ptr().cast()))
-            };
+            unsafe { _mm_stream_si128(out.as_mut_ptr().cast(), _mm_loadu_si128(from.as_ptr().cast())) }
         }
     }
 
@@ -67,7 +65,7 @@ mod wide {
         let pattern = unsafe { _mm_loadu_si128(pattern.as_ptr().cast()) };
         for out in out.chunks_exact_mut(WIDE) {
             // SAFETY: as in `copy`.
-            unsafe { _mm_stream_si128(out.as_mut_ptr().cast::<__m128i>(), pattern) };
+            unsafe { _mm_stream_si128(out.as_mut_ptr().cast(), pattern) };
         }
     }
 

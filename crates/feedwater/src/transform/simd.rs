@@ -97,7 +97,7 @@ fn from_f16_by_instruction(numbers: &[half::f16], out: &mut [f32]) {
     for (numbers, out) in eights.iter().zip(out_eights) {
         // SAFETY: each has eight numbers; no alignment is asked for.
         unsafe {
-            _mm256_storeu_ps(out.as_mut_ptr(), _mm256_cvtph_ps(_mm_loadu_si128(numbers.as_ptr().cast())))
+            _mm256_storeu_ps(out.as_mut_ptr(), _mm256_cvtph_ps(_mm_loadu_si128(numbers.as_ptr().cast())));
         };
     }
     from_f16_by_arithmetic(rest, out_rest);
