@@ -66,6 +66,35 @@ fn what_cannot_be_read_is_listed_and_the_exit_code_says_so() {
     );
     let listed = fs::read_to_string(out.join("quarantine.jsonl")).unwrap();
     assert!(listed.contains(wavs[0].file_name().unwrap().to_str().unwrap()), "{listed}");
-    let itself = feedwater(&["convert", text(&data), "--out", text(&data)]);
-    assert!(String::from_utf8_lossy(&itself.stderr).contains("among the files they are made of"));
+}
+
+/// It was deleted: the shards that were to be replaced were what was to be converted.
+#[test]
+fn what_is_converted_is_never_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, out) = (folder.path().join("data"), folder.path().join("out"));
+    ok(&["generate", "morse", "--out", text(&data), "--clips", "6", "--max-seconds", "2"]);
+    ok(&["convert", text(&data), "--out", text(&out), "--no-figures", "--to", "tar"]);
+    let (shard, pattern) = (out.join("shard-00000.tar"), out.join("shard-{00000..00000}.tar"));
+    for (from, to) in [
+        (&data, &data),
+        (&shard, &out),
+        (&pattern, &out),
+        (&out, &out.join("sub")),
+        (&data, &data.join("sub")),
+    ] {
+        let refused = feedwater(&["convert", text(from), "--out", text(to), "--force"]);
+        assert_eq!(refused.status.code(), Some(2));
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(said.contains("among the files that they are made of"), "{said}");
+        assert!(shard.is_file());
+    }
+    // Nor is what is there, where nothing comes in its place.
+    let manifest = folder.path().join("manifest.jsonl");
+    let line =
+        "{\"audio_filepath\": \"data/x.wav\", \"duration\": 0.2, \"offset\": 0.1, \"text\": \"part\"}\n";
+    fs::write(&manifest, line).unwrap();
+    let failed = feedwater(&["convert", text(&manifest), "--out", text(&out), "--force", "--to", "tar"]);
+    assert_eq!(failed.status.code(), Some(2), "{}", String::from_utf8_lossy(&failed.stdout));
+    assert!(shard.is_file());
 }

@@ -62,8 +62,8 @@ const MOST_MEDIA_BYTES: u64 = 2 << 30;
 /// The file beside tar shards that names the classes.
 pub(crate) const CLASSES: &str = "classes.json";
 
-/// Writes a dataset into shards of about `shard_bytes` in `folder`. `told` hears of every sample; where it says no, the rest is
-/// left. A shard has its name when it is whole.
+/// Writes a dataset into shards of about `shard_bytes` in `folder`. `told` hears of every sample; where it says no, that is an
+/// end. Shards have their names when all are whole; before that, nothing is there but files that end in `.part`.
 pub fn convert(
     source: &dyn Source,
     folder: &Path,
@@ -74,6 +74,7 @@ pub fn convert(
     fs::create_dir_all(folder).map_err(|error| Error::write(folder, error))?;
     let mut converted = Converted::default();
     let mut open: Option<Shard> = None;
+    let mut whole_ones: Vec<Shard> = Vec::new();
     let mut names = HashSet::new();
     for index in 0..source.len() {
         let sample = source.sample(index).and_then(whole);
@@ -87,18 +88,18 @@ pub fn convert(
         if open.as_ref().is_some_and(|shard| shard.len() >= shard_bytes)
             && let Some(shard) = open.take()
         {
-            converted.close(shard)?;
+            converted.bytes += shard.written(&mut whole_ones)?;
         }
         let shard = match &mut open {
             Some(shard) => shard,
             none => {
-                let path = folder.join(format!("shard-{:05}.{}", converted.files.len(), form.ending()));
+                let path = folder.join(format!("shard-{:05}.{}", whole_ones.len(), form.ending()));
                 none.insert(Shard::begin(path, form, source.classes())?)
             }
         };
         let added = match &mut shard.open {
             Some(Open::Tar(tar)) => add_to_tar(tar, &sample, &mut names),
-            Some(Open::Ours(writer)) => writer.add(&sample, source.seconds(index)),
+            Some(Open::Ours(writer)) => writer.add(sample, source.seconds(index)),
             None => Ok(()),
         };
         added.map_err(|error| Error::write(&shard.path, error))?;
@@ -108,25 +109,24 @@ pub fn convert(
         }
     }
     if let Some(shard) = open.take() {
-        converted.close(shard)?;
+        converted.bytes += shard.written(&mut whole_ones)?;
     }
-    if form == Form::Tar && !source.classes().is_empty() {
-        let path = folder.join(CLASSES);
+    for shard in whole_ones {
+        fs::rename(&shard.part, &shard.path).map_err(|error| Error::write(&shard.path, error))?;
+        converted.files.push(shard.path.clone());
+    }
+    let path = folder.join(CLASSES);
+    if form == Form::Tar && source.classes().is_empty() && path.exists() {
+        // Of what was here before.
+        fs::remove_file(&path).map_err(|error| Error::write(&path, error))?;
+    } else if form == Form::Tar && !source.classes().is_empty() {
         let classes = serde_json::to_vec(source.classes()).unwrap_or_default();
         fs::write(&path, classes).map_err(|error| Error::write(&path, error))?;
     }
     Ok(converted)
 }
 
-impl Converted {
-    fn close(&mut self, mut shard: Shard) -> Result<()> {
-        self.bytes += shard.finish().map_err(|error| Error::write(&shard.path, error))?;
-        self.files.push(shard.path.clone());
-        Ok(())
-    }
-}
-
-/// A shard on its way. Without [`Shard::finish`], nothing of it is left.
+/// A shard on its way. Where it is not given its name, nothing of it is left.
 struct Shard {
     path: PathBuf,
     part: PathBuf,
@@ -178,7 +178,13 @@ impl Shard {
         }
     }
 
-    /// Gives it its name. Returns its bytes.
+    /// Writes the rest of it, and puts it to those that are whole. Returns its bytes.
+    fn written(mut self, others: &mut Vec<Self>) -> Result<u64> {
+        let bytes = self.finish().map_err(|error| Error::write(&self.part, error))?;
+        others.push(self);
+        Ok(bytes)
+    }
+
     fn finish(&mut self) -> io::Result<u64> {
         let file = match self.open.take() {
             Some(Open::Tar(tar)) => tar.into_inner()?.0,
@@ -187,10 +193,7 @@ impl Shard {
         };
         let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
         file.sync_all()?;
-        let bytes = file.metadata()?.len();
-        drop(file);
-        fs::rename(&self.part, &self.path)?;
-        Ok(bytes)
+        Ok(file.metadata()?.len())
     }
 }
 
@@ -276,7 +279,8 @@ fn tar_name(key: &str, names: &mut HashSet<String>) -> String {
     let plain = if known { path.with_extension("") } else { path.to_owned() };
     let plain = plain.to_string_lossy().replace('\\', "/");
     let parts = plain.split('/').filter(|part| !matches!(*part, "" | "." | ".."));
-    let plain = parts.map(|part| part.replace('.', "_")).collect::<Vec<_>>().join("/");
+    // Nor does a drive have a place in an archive.
+    let plain = parts.map(|part| part.replace(['.', ':'], "_")).collect::<Vec<_>>().join("/");
     let plain = if plain.is_empty() { "sample".to_owned() } else { plain };
     let mut name = plain.clone();
     for number in 2_u64.. {

@@ -4,12 +4,13 @@
 //! where the bytes are ([`Media`]); each stage replaces a field by what it makes of it. Field names are the ones that
 //! transformers' models take as arguments, so that a batch needs no renaming.
 
-use std::{borrow::Cow, fs::File, path::Path, sync::Arc};
+use std::{borrow::Cow, cell::Cell, fs::File, path::Path, sync::Arc};
 
 use crate::{
+    cache::shard,
     decode::Window,
     error::{Fault, Place},
-    read::{ReadAt, Section},
+    read::{ReadAt, Section, read_all},
 };
 
 /// The names of the fields that the stages of this crate read and write.
@@ -196,9 +197,23 @@ pub enum MediaPlace {
         length: u64,
         /// The member's name.
         member: String,
+        /// What it must hash to, where somebody wrote that down.
+        check: Option<Check>,
     },
     /// They came with the metadata: a cell of a parquet table.
     Bytes(Vec<u8>),
+}
+
+/// What bytes must hash to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Check {
+    pub(crate) key: u128,
+    pub(crate) hash: u64,
+}
+
+thread_local! {
+    /// What checked bytes are read into: memory that is there already.
+    static READ: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 impl Media {
@@ -211,9 +226,13 @@ impl Media {
     pub fn read<T>(&self, use_it: impl FnOnce(&dyn ReadAt) -> Result<T, Fault>) -> Result<T, Fault> {
         match &self.place {
             MediaPlace::File => self.open().and_then(|file| use_it(&file)),
-            MediaPlace::Range { file, offset, length, member } => {
-                use_it(&Section::new(&**file, *offset, *length))
-                    .map_err(|fault| Fault { place: Place::Member(member.clone()), ..within(fault) })
+            MediaPlace::Range { file, offset, length, member, check } => {
+                let part = Section::new(&**file, *offset, *length);
+                let used = match check {
+                    None => use_it(&part),
+                    Some(check) => checked(&part, *check, use_it),
+                };
+                used.map_err(|fault| Fault { place: Place::Member(member.clone()), ..within(fault) })
             }
             MediaPlace::Bytes(bytes) => use_it(bytes).map_err(within),
         }
@@ -227,6 +246,24 @@ impl Media {
         }
         Ok(File::open(&self.path)?)
     }
+}
+
+/// Reads all of something, and uses it where it is what was written.
+fn checked<T>(
+    part: &Section,
+    check: Check,
+    use_it: impl FnOnce(&dyn ReadAt) -> Result<T, Fault>,
+) -> Result<T, Fault> {
+    let mut bytes = READ.take();
+    let used = read_all(part, &mut bytes, u64::MAX).and_then(|()| {
+        if shard::check(check.key, &bytes) == check.hash {
+            use_it(&bytes)
+        } else {
+            Err(Fault::new("it is not what was written there"))
+        }
+    });
+    READ.set(bytes);
+    used
 }
 
 /// The byte of a fault in media that are a part of a file is not a byte of that file.
@@ -298,7 +335,8 @@ mod tests {
         let cell = media(MediaPlace::Bytes(vec![1])).read(broken).unwrap_err();
         assert_eq!(cell.to_string(), "torn (byte 7 of it) (`shard.tar`)");
         let file = Arc::new(tempfile::tempfile().unwrap());
-        let range = MediaPlace::Range { file, offset: 512, length: 9, member: "a.wav".to_owned() };
+        let range =
+            MediaPlace::Range { file, offset: 512, length: 9, member: "a.wav".to_owned(), check: None };
         let member = media(range).read(broken).unwrap_err();
         assert_eq!(member.to_string(), "torn (byte 7 of it) (member `a.wav` of `shard.tar`)");
         let folder = tempfile::tempdir().unwrap();

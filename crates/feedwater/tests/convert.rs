@@ -11,7 +11,7 @@ use std::{
 
 use common::{clip, wav};
 use feedwater::{
-    Sample, Value,
+    Fault, Sample, Value,
     convert::{Form, convert},
     field,
     source::{self, Kind, Source},
@@ -30,27 +30,27 @@ fn npy(rows: usize, columns: usize, first: f32) -> Vec<u8> {
 }
 
 /// Everything that is known of a sample, with the bytes of its media.
-fn all_of(sample: &Sample) -> Vec<String> {
-    let mut fields: Vec<String> = sample
-        .fields()
-        .map(|(name, value)| match value {
+fn all_of(sample: &Sample) -> Result<Vec<String>, Fault> {
+    let mut fields = Vec::new();
+    for (name, value) in sample.fields() {
+        fields.push(match value {
             Value::Media(media) => {
                 let mut bytes = Vec::new();
-                media.read(|input| feedwater::read::read_all(input, &mut bytes, 1 << 30)).unwrap();
+                media.read(|input| feedwater::read::read_all(input, &mut bytes, 1 << 30))?;
                 format!("{name}: {bytes:?}")
             }
             other => format!("{name}: {other:?}"),
-        })
-        .collect();
+        });
+    }
     fields.sort();
-    fields
+    Ok(fields)
 }
 
 fn same(before: &dyn Source, after: &dyn Source, keys: bool) {
     assert_eq!(before.len(), after.len());
     for index in 0..before.len() {
         let (one, two) = (before.sample(index).unwrap(), after.sample(index).unwrap());
-        assert_eq!(all_of(&one), all_of(&two));
+        assert_eq!(all_of(&one).unwrap(), all_of(&two).unwrap());
         assert!(!keys || (one.key == two.key && before.key(index) == after.key(index)));
     }
     assert_eq!(before.classes(), after.classes());
@@ -147,8 +147,7 @@ fn whoever_stops_it_leaves_no_half_shard() {
     let out = folder.path().join("out");
     assert!(convert(&*source, &out, Form::Shard, 1, |done| done < 3).is_err());
     let left: Vec<_> = fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert!(left.iter().all(|name| name.to_string_lossy().ends_with(".feedwater")), "{left:?}");
-    assert_eq!(left.len(), 2);
+    assert!(left.is_empty(), "{left:?}");
 }
 
 /// Every byte of a small shard, changed, and every length it may be cut to.
@@ -159,15 +158,16 @@ fn whatever_becomes_of_a_shard_is_noticed() {
     let out = folder.path().join("out");
     let whole = converted(&data, &out, Form::Shard, 1 << 20);
     let expected: Vec<Vec<String>> =
-        (0..whole.len()).map(|index| all_of(&whole.sample(index).unwrap())).collect();
+        (0..whole.len()).map(|index| all_of(&whole.sample(index).unwrap()).unwrap()).collect();
     let file = out.join("shard-00000.feedwater");
     let bytes = fs::read(&file).unwrap();
     let noticed = |what: &str| {
         let Ok(source) = source::open(&file) else { return };
         let mut bad = 0;
         for (index, expected) in expected.iter().enumerate() {
-            match source.sample(index as u64) {
-                Ok(sample) => assert_eq!(&all_of(&sample), expected, "{what}"),
+            let sample = source.sample(index as u64);
+            match sample.and_then(|sample| all_of(&sample)) {
+                Ok(all) => assert_eq!(&all, expected, "{what}"),
                 Err(_) => bad += 1,
             }
         }

@@ -473,7 +473,7 @@ fn what_is_nothing_is_said_to_be_nothing() {
     fs::write(folder.path().join("x.bin"), "x").unwrap();
     insta::assert_snapshot!(message(folder.path()), @r"
     `DIR` holds no sound, arrays, text, tar shards, Parquet tables or TFRecords
-    hint: known endings: wav flac mp3 ogg oga m4a mp4 aac npy jsonl txt tar parquet tfrecord tfrecords tfrec h5 hdf5; a csv or tsv table is opened by its own name, or as `metadata.csv` of its folder
+    hint: known endings: wav flac mp3 ogg oga m4a mp4 aac npy jsonl txt tar parquet feedwater tfrecord tfrecords tfrec h5 hdf5; a csv or tsv table is opened by its own name, or as `metadata.csv` of its folder
     ");
     insta::assert_snapshot!(message(&folder.path().join("none")), @r"
     `DIR/none` does not exist
@@ -577,7 +577,7 @@ fn what_cannot_be_opened_says_what_can() {
     `opus/a.opus` is Opus, which is not supported
     hint: convert to FLAC, WAV or MP3, for example `ffmpeg -i a.opus a.flac`
     `nothing` holds no sound, arrays, text, tar shards, Parquet tables or TFRecords
-    hint: known endings: wav flac mp3 ogg oga m4a mp4 aac npy jsonl txt tar parquet tfrecord tfrecords tfrec h5 hdf5; a csv or tsv table is opened by its own name, or as `metadata.csv` of its folder
+    hint: known endings: wav flac mp3 ogg oga m4a mp4 aac npy jsonl txt tar parquet feedwater tfrecord tfrecords tfrec h5 hdf5; a csv or tsv table is opened by its own name, or as `metadata.csv` of its folder
     `empty/metadata.jsonl` is not usable: the file is empty
     hint: write a line such as {"file_name":"a.wav","text":"hello"} for each file, or delete it to open the files alone
     `table.csv` separates its columns by `;`: `file_name;text`

@@ -1,6 +1,7 @@
 //! `feedwater convert`: many small files into a few large ones, and what that brings.
 
 use std::{
+    collections::HashSet,
     fs,
     io::{IsTerminal, Write as _},
     path::{Path, PathBuf},
@@ -10,7 +11,7 @@ use std::{
 use feedwater::{
     Value,
     convert::{self, Converted, Form},
-    source,
+    source::{self, Source},
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use miette::{IntoDiagnostic, WrapErr, miette};
@@ -31,13 +32,14 @@ Examples:
   feedwater convert corpus.jsonl --out data/corpus --json
 
 Whatever can be opened can be converted: folders of .npy, WAV or other sound with
-their labels and transcripts, manifests, JSON lines, HDF5, TFRecord, Parquet. Sound
-and arrays stay the bytes they were. `tar` is WebDataset's form, which other
+their labels and transcripts, manifests, JSON lines, HDF5, TFRecord, Parquet; but
+not windows that a manifest cuts out of recordings, nor token ids to tar. Sound and
+arrays stay the bytes they were. `tar` is WebDataset's form, which other
 programs read too; `shard` is ours: every sample is checked when it is read, and
 lengths and the names of classes are kept.
 
-Before and after, every sample is read once, in random order: from the disk where
-the system can be asked to forget the files (Linux), then from memory.
+Before and after, all samples are read in random order: from the disk where the
+system can be asked to forget the files (Linux), then from memory.
 
 Exit codes:
   0  all samples are in the shards
@@ -94,7 +96,7 @@ struct Figures {
 pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     let form = if options.to == To::Tar { Form::Tar } else { Form::Shard };
     let source = source::open(&options.data).map_err(|error| miette!("{error}"))?;
-    prepare(options)?;
+    let replaced = prepare(options, lies_in(&options.data, &*source).1)?;
     let bar = progress(source.len(), options.json);
     let before =
         (!options.no_figures).then(|| figures(&options.data, &bar, "reading what is there")).transpose()?;
@@ -108,6 +110,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         let (key, why) = converted.bad.first().cloned().unwrap_or_default();
         return Err(miette!("no sample could be read; the first was `{key}`: {why}"));
     }
+    tidy(&options.out, replaced, &converted)?;
     quarantine(&options.out, &converted.bad)?;
     let after =
         (!options.no_figures).then(|| figures(&options.out, &bar, "reading the shards")).transpose()?;
@@ -125,17 +128,27 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     Ok(u8::from(!bad.is_empty()))
 }
 
-/// Makes sure that nothing is overwritten, and that there is room.
-fn prepare(options: &Options) -> miette::Result<()> {
-    let shards = || -> Vec<PathBuf> {
-        let entries = fs::read_dir(&options.out).into_iter().flatten().flatten();
-        let ours = |path: &PathBuf| {
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            name.starts_with("shard-") && (name.contains(".tar") || name.contains(".feedwater"))
-        };
-        entries.map(|entry| entry.path()).filter(ours).collect()
+/// Makes sure that nothing is overwritten, and that there is room. Returns the shards that are to be replaced.
+fn prepare(options: &Options, bytes: u64) -> miette::Result<Vec<PathBuf>> {
+    let ours = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        name.starts_with("shard-") && (name.ends_with(".tar") || name.ends_with(".feedwater"))
     };
-    let there = shards();
+    let entries = fs::read_dir(&options.out).into_iter().flatten().flatten();
+    let there: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(ours).collect();
+    // A pattern is no path; what it lies in is.
+    let real = |path: &Path| path.canonicalize().or_else(|_| path.parent().unwrap_or(path).canonicalize());
+    if let (Ok(data), Ok(out)) = (real(&options.data), options.out.canonicalize())
+        && (data.starts_with(&out) || out.starts_with(&data))
+    {
+        return Err(among());
+    }
+    // One that is not there yet may be going to lie there as well.
+    if let (Ok(data), Ok(out)) = (std::path::absolute(&options.data), std::path::absolute(&options.out))
+        && out.starts_with(&data)
+    {
+        return Err(among());
+    }
     if !there.is_empty() && !options.force {
         return Err(miette!(
             help = "--force replaces them; or choose another --out",
@@ -144,33 +157,53 @@ fn prepare(options: &Options) -> miette::Result<()> {
             there.len()
         ));
     }
-    let inside = |path: &Path| {
-        path.canonicalize().is_ok_and(|path| options.data.canonicalize().is_ok_and(|data| data == path))
-    };
-    if inside(&options.out) {
-        return Err(miette!(
-            help = "choose another --out",
-            "the shards would lie among the files they are made of"
-        ));
+    space::check(&options.out, bytes, || 0, "a part of the data")?;
+    Ok(there)
+}
+
+fn among() -> miette::Report {
+    miette!(
+        help = "choose an --out beside the data",
+        "the shards would lie among the files that they are made of"
+    )
+}
+
+/// Takes away what an earlier conversion has left and this one has not replaced.
+fn tidy(out: &Path, before: Vec<PathBuf>, now: &Converted) -> miette::Result<()> {
+    let mut stale: Vec<PathBuf> = before.into_iter().filter(|path| !now.files.contains(path)).collect();
+    if now.bad.is_empty() {
+        stale.push(out.join("quarantine.jsonl"));
     }
-    let bytes = walked(&options.data).1;
-    let replaced = || there.iter().filter_map(|path| fs::metadata(path).ok()).map(|about| about.len()).sum();
-    space::check(&options.out, bytes, replaced, "a part of the data")?;
-    for path in &there {
+    for path in stale.iter().filter(|path| path.exists()) {
         fs::remove_file(path)
             .into_diagnostic()
-            .wrap_err_with(|| format!("cannot replace `{}`", path.display()))?;
+            .wrap_err_with(|| format!("cannot take away `{}`", path.display()))?;
     }
     Ok(())
 }
 
-/// Files below a path and their bytes.
-fn walked(path: &Path) -> (u64, u64) {
-    if path.is_file() {
-        return (1, fs::metadata(path).map_or(0, |about| about.len()));
+/// The files that samples lie in, and their bytes.
+fn lies_in(data: &Path, source: &dyn Source) -> (u64, u64) {
+    let mut files = HashSet::new();
+    for index in 0..source.len() {
+        let Ok(sample) = source.sample(index) else { continue };
+        files.extend(sample.fields().filter_map(|(_, value)| match value {
+            Value::Media(media) => Some(media.path.clone()),
+            _ => None,
+        }));
     }
-    let entries = fs::read_dir(path).into_iter().flatten().flatten();
-    entries.map(|entry| walked(&entry.path())).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+    if files.is_empty() {
+        let bytes = |path: &Path| fs::metadata(path).map_or(0, |about| about.len());
+        let inside = fs::read_dir(data).into_iter().flatten().flatten().map(|entry| entry.path());
+        let inside: Vec<PathBuf> = inside.filter(|path| path.is_file()).collect();
+        return if data.is_file() {
+            (1, bytes(data))
+        } else {
+            (inside.len() as u64, inside.iter().map(|path| bytes(path)).sum())
+        };
+    }
+    let bytes = files.iter().filter_map(|path| fs::metadata(path).ok()).map(|about| about.len()).sum();
+    (files.len() as u64, bytes)
 }
 
 /// Reads every sample, in random order.
@@ -200,7 +233,13 @@ fn figures(data: &Path, bar: &ProgressBar, what: &'static str) -> miette::Result
     };
     let forgotten = cold::forget(data).is_ok_and(|files| files > 0);
     let cold_seconds = forgotten.then(&mut through);
-    Ok(Figures { files: walked(data).0, open_seconds, cold_seconds, warm_seconds: through(), samples })
+    Ok(Figures {
+        files: lies_in(data, &*source).0,
+        open_seconds,
+        cold_seconds,
+        warm_seconds: through(),
+        samples,
+    })
 }
 
 fn quarantine(out: &Path, bad: &[(String, String)]) -> miette::Result<()> {

@@ -83,7 +83,8 @@ struct Place {
 struct Shard {
     name: String,
     head: Head,
-    index: File,
+    /// Looked at now and then: one open file a shard is enough where a cache has hundreds.
+    index: PathBuf,
     data: File,
     /// Records that were read.
     seen: Mutex<u32>,
@@ -238,7 +239,15 @@ impl Shards {
     /// Reads the records that a shard has more than last time.
     fn catch_up(&self, shard: &Shard, at: u32, index: &mut Index) {
         let mut seen = lock(&shard.seen);
-        let Ok(records) = shard::read_records(&shard.index, &shard.head, *seen) else { return };
+        let known = shard.head.bytes + u64::from(*seen) * shard::RECORD as u64;
+        if fs::metadata(&shard.index).is_ok_and(|about| about.len() < known + shard::RECORD as u64) {
+            return;
+        }
+        let index_file = File::open(&shard.index);
+        let Some(records) = index_file.and_then(|file| shard::read_records(&file, &shard.head, *seen)).ok()
+        else {
+            return;
+        };
         let bytes = shard.data.size().unwrap_or(0);
         let count = records.len();
         for (number, record) in records.into_iter().enumerate() {
@@ -406,6 +415,7 @@ impl Shard {
         if !shard::belongs(&data, head.shard) {
             return Err(Some("its data are damaged, or another's"));
         }
+        let [index, _] = paths(folder, name);
         let name = name.to_owned();
         Ok(Self { name, head, index, data, seen: Mutex::default(), touched: Mutex::default() })
     }
@@ -415,7 +425,9 @@ impl Shard {
         let Ok(mut touched) = self.touched.try_lock() else { return };
         if touched.is_none_or(|last| last.elapsed() > TOUCH_EVERY) {
             *touched = Some(Instant::now());
-            let _ = self.index.set_modified(SystemTime::now());
+            // Some systems want a file that may be written for it.
+            let index = File::options().write(true).open(&self.index);
+            let _ = index.and_then(|index| index.set_modified(SystemTime::now()));
         }
     }
 }

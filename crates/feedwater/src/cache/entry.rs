@@ -26,6 +26,9 @@ const TOKENS: u8 = 5;
 const NUMBER: u8 = 6;
 const SPANS: u8 = 7;
 
+/// Nobody pads an axis to more.
+const MOST_PADDED: usize = 1 << 24;
+
 /// A sample as bytes. Media that nobody has decoded are only named: the source has them.
 pub(crate) fn write(sample: &Sample, dtype: DType, out: &mut Vec<u8>) {
     out.clear();
@@ -238,7 +241,17 @@ impl Fields {
                     let (pad_to, pad_axis) = (shape.pop()?, shape.pop()?);
                     let fill = f32::from_le_bytes(*rest.split_off(..4)?.first_chunk()?);
                     let data;
+                    let before = *rest;
                     (is_first, data) = floats(rest)?;
+                    // What is said of the numbers must be true of them: a batch is laid out by it.
+                    let count = before.get(1..9)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))?;
+                    let product = shape.iter().try_fold(1_u64, |count, n| count.checked_mul(*n as u64));
+                    let rows = shape.iter().try_fold(1_u64, |count, n| count.checked_mul((*n as u64).max(1)));
+                    let fits = product == Some(count)
+                        && pad_axis < shape.len()
+                        && pad_to <= MOST_PADDED
+                        && rows.is_some_and(|rows| rows <= 1 << 40);
+                    fits.then_some(())?;
                     Some(Value::Tensor(Tensor { data, shape, pad_axis, pad_to, fill }))
                 }
                 TEXT => Some(Value::Text(String::from_utf8(taken(rest)?.to_vec()).ok()?)),
@@ -260,10 +273,22 @@ impl Fields {
                 }
                 _ => return None,
             };
-            first = if is_first { Some(number as usize) } else { first };
+            // Numbers stand first once.
+            if is_first && first.replace(number as usize).is_some() {
+                return None;
+            }
             fields.push((name, value));
         }
-        rest.is_empty().then_some(Self { named: fields, first, body: body.len() })
+        (rest.is_empty() && (first.is_some() || body.is_empty())).then_some(Self {
+            named: fields,
+            first,
+            body: body.len(),
+        })
+    }
+
+    /// The names of media that the source has.
+    pub(crate) fn kept_out(&self) -> impl Iterator<Item = &Cow<'static, str>> {
+        self.named.iter().filter(|(_, value)| value.is_none()).map(|(name, _)| name)
     }
 
     /// The name of the field whose numbers stand first.
@@ -410,8 +435,35 @@ mod tests {
         }
 
         #[test]
-        fn bytes_that_are_no_entry_are_refused_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn bytes_that_are_no_entry_are_refused_without_a_panic(
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+            fields in prop::collection::vec(any::<u8>(), 0..60),
+        ) {
             let _ = read(&bytes, DType::F32, &mut Sample::new("key"));
+            // With a length that is right, so that what stands before it is looked at.
+            let length = (fields.len() as u32).to_le_bytes();
+            let _ = read(&[&bytes[..], &fields, &length].concat(), DType::F32, &mut Sample::new("key"));
+        }
+
+        #[test]
+        fn an_entry_in_which_a_byte_is_another_never_says_more_than_it_has(
+            (data, at, byte) in (prop::collection::vec(-1.0_f32..1.0, 1..20), any::<prop::sample::Index>(), any::<u8>()),
+        ) {
+            let shape = vec![1, data.len()];
+            let tensor = Tensor { data, shape, pad_axis: 1, pad_to: 3, fill: 0.5 };
+            let mut bytes = Vec::new();
+            write(&Sample::new("key").with("x", tensor), DType::F32, &mut bytes);
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+            let mut back = Sample::new("key");
+            if read(&bytes, DType::F32, &mut back).is_some() {
+                for (_, value) in back.fields() {
+                    if let Value::Tensor(tensor) = value {
+                        prop_assert_eq!(tensor.shape.iter().product::<usize>(), tensor.data.len());
+                        prop_assert!(tensor.pad_axis < tensor.shape.len() && tensor.pad_to <= MOST_PADDED);
+                    }
+                }
+            }
         }
     }
 }

@@ -120,7 +120,8 @@ impl Keeper {
         let chain = Chain::of(&stages[..count], dtype);
         let store = if level == Level::Ram {
             let available = machine::memory().available_bytes.unwrap_or(2 << 30);
-            Store::Ram(Ram::new(cache.most_bytes.unwrap_or((available as f64 * SHARE_OF_MEMORY) as u64)))
+            let share = available as f64 * SHARE_OF_MEMORY / cache.sharers as f64;
+            Store::Ram(Ram::new(cache.most_bytes.unwrap_or(share as u64)))
         } else {
             Store::Disk(Box::new(Shards::open(&cache.folder, chain.clone(), cache.most_bytes, cache.write)))
         };

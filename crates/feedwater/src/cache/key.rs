@@ -148,7 +148,7 @@ fn media_of(hasher: &mut blake3::Hasher, media: &Media, identity: Identity) -> R
             path_of(hasher, &media.path);
             about(hasher, &std::fs::metadata(&media.path)?);
         }
-        (MediaPlace::Range { file, offset, length, member }, Identity::Path) => {
+        (MediaPlace::Range { file, offset, length, member, .. }, Identity::Path) => {
             path_of(hasher, &media.path);
             about(hasher, &File::metadata(file)?);
             hasher.update(&offset.to_le_bytes());

@@ -46,7 +46,8 @@ fn room(cache: &Cache) -> Room {
     };
     let free = machine::room(&cache.folder).map_or(f64::INFINITY, |room| room.free_bytes as f64);
     Room {
-        memory_bytes: machine::memory().available_bytes.map_or(2e9, |bytes| bytes as f64),
+        memory_bytes: machine::memory().available_bytes.map_or(2e9, |bytes| bytes as f64)
+            / cache.sharers as f64,
         disk_bytes: cache.most_bytes.map_or(free, |most| free.min(most as f64)),
         disk_bytes_a_second,
         cores: std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64),

@@ -82,6 +82,8 @@ pub struct Cache {
     pub(crate) identity: Identity,
     pub(crate) dtype: Option<DType>,
     pub(crate) most_bytes: Option<u64>,
+    /// So many processes of this run are on this machine, and share its memory.
+    pub(crate) sharers: usize,
     /// How bytes are written, for tests in which that fails.
     pub(crate) write: disk::Write,
 }
@@ -100,6 +102,7 @@ impl Cache {
             identity: Identity::default(),
             dtype: None,
             most_bytes: None,
+            sharers: 1,
             write: disk::WRITE,
         }
     }

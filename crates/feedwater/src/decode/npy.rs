@@ -164,6 +164,14 @@ impl Header {
                 limits.max_bytes
             )));
         }
+        // An axis of nothing makes nothing of any other: what is padded along that is as long as it says.
+        let rows = self.shape.iter().try_fold(1_u64, |count, &n| count.checked_mul((n as u64).max(1)));
+        if rows.is_none_or(|rows| rows.saturating_mul(4) > limits.max_bytes) {
+            return Err(Fault::new(format!(
+                "the shape {:?} is more than the limit of {} bytes",
+                self.shape, limits.max_bytes
+            )));
+        }
         usize::try_from(count).map_err(|_| overflow())
     }
 
@@ -461,5 +469,8 @@ mod tests {
         let limits = Limits { max_bytes: 399, ..Limits::default() };
         let fault = npy(&bytes, &limits, &mut vec![], &mut vec![], &mut vec![]).unwrap_err();
         assert!(fault.reason.contains("400 bytes are more than the limit of 399"));
+        // No numbers at all, and an axis along which a batch would be padded.
+        let empty = array("<f4", "False", "(1000000000000, 0)", &[]);
+        assert!(reason(&empty).contains("is more than the limit of"), "{}", reason(&empty));
     }
 }

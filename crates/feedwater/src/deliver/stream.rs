@@ -21,12 +21,13 @@ pub(crate) fn copy(from: &[u8], out: &mut [u8]) {
     tail.copy_from_slice(from_tail);
 }
 
-/// Writes the same few bytes again and again: a number of 1, 2, 4, 8 or 16 bytes. `out` begins where one begins.
+/// Writes the same few bytes again and again: a number of 1, 2, 4 or 8 bytes. `out` begins at an address that they divide.
 pub(crate) fn fill(out: &mut [u8], number: &[u8]) {
     let mut pattern = [0; WIDE];
     pattern.chunks_exact_mut(number.len()).for_each(|place| place.copy_from_slice(number));
     let (head, middle, tail) = parts(out);
     // The ends are whole numbers too: a store's bytes are.
+    debug_assert!(head.len().is_multiple_of(number.len()), "memory that begins in the midst of a number");
     head.chunks_exact_mut(number.len()).for_each(|place| place.copy_from_slice(number));
     wide::fill(middle, pattern);
     tail.chunks_exact_mut(number.len()).for_each(|place| place.copy_from_slice(number));

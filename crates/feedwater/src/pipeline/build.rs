@@ -469,7 +469,11 @@ impl Builder {
         // Packed blocks take the tokens of a sample and leave the rest.
         needs::check(&*source, &self.needs, self.opaque || packed.is_some())?;
         let (keeper, not_kept) = match self.cache.take() {
-            Some(cache) => match cache.keeper(&*source, &self.steps, self.batch.dtype)? {
+            Some(cache) => match (Cache { sharers: self.sharers, ..cache }).keeper(
+                &*source,
+                &self.steps,
+                self.batch.dtype,
+            )? {
                 Ok(keeper) => (Some(keeper), None),
                 Err(why) => (None, why),
             },

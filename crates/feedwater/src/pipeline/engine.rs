@@ -510,7 +510,7 @@ impl Shared {
                 Outcome::Found(kept) => {
                     done = keeper.stages;
                     // Nothing is done to it any more: its numbers go from where they were read into the row.
-                    let last = done == flow.stages.len();
+                    let last = done == flow.stages.len() && flow.packed.is_none();
                     if last && kept.field().is_some_and(|name| flow.collate.is_fixed(name)) {
                         whole = Some(kept);
                     } else {

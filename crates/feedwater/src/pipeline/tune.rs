@@ -309,7 +309,9 @@ impl Tuner {
             None => self.trial = Some(trial),
             Some(true) => trial.kinds.iter().for_each(|kind| self.rests[*kind as usize].next = REST),
             Some(false) => {
-                for kind in &trial.kinds {
+                // Of two, the one that may have done harm rests; the other is tried again alone.
+                let alone = trial.kinds.len() == 1;
+                for kind in trial.kinds.iter().filter(|kind| alone || **kind != Kind::Deeper) {
                     let rest = &mut self.rests[*kind as usize];
                     *rest = Rest { until: self.step + rest.next, next: (rest.next * 2).min(LONGEST_REST) };
                 }
@@ -599,6 +601,20 @@ mod tests {
             }
         }
         assert!(late.len() * 20 <= begins.len(), "{} of {}: {late:#?}", late.len(), begins.len());
+    }
+
+    /// Tried together with a thread that crowds the model, depth was taken back with it each time.
+    #[test]
+    fn depth_that_helps_is_kept_where_a_thread_tried_with_it_does_harm() {
+        let mut tuner = Tuner::new(LIMITS, WORST);
+        let walls = played(&mut tuner, 300, |step, setting| {
+            let work = if step % 4 == 0 { 160.0 } else { 60.0 };
+            let own = if setting.threads > 1 { 130.0 } else { 100.0 };
+            let wait = if setting.depth > 1 { 0.0 } else { f64::max(work - 60.0, 0.0) / 2.0 };
+            millis(wait, own, work, 1.0)
+        });
+        assert!(tuner.setting.threads == 1 && tuner.setting.depth > 1, "{:?}", tuner.setting);
+        assert!(walls[200..].iter().all(|wall| *wall < 101e6));
     }
 
     /// It was kept: the crowd made batches dearer, and dearer batches were to have been waited for longer.

@@ -163,7 +163,7 @@ fn feature_list(mut list: Wire<'_>) -> Result<Feature<'_>, Fault> {
         let frame = feature(message)?;
         let width = frame.len();
         match (&mut whole, frame) {
-            (Feature::Nothing, first) => whole = first,
+            (Feature::Nothing, first) if count == 0 => whole = first,
             (Feature::Bytes(all), Feature::Bytes(more)) => all.extend(more),
             (Feature::Ints(all), Feature::Ints(more)) => all.extend(more),
             (Feature::Floats { numbers, .. }, Feature::Floats { numbers: more, .. }) => {

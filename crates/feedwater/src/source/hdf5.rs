@@ -30,7 +30,7 @@ const KEPT_FILES: usize = 12;
 const MOST_SEEN: u64 = 4096;
 /// How many chunks of a file are kept decoded, where a chunk has several rows.
 const KEPT_CHUNKS: u64 = 12;
-/// And how many bytes of them at most.
+/// And how many bytes of them at most, of all files that are open.
 const MOST_KEPT_BYTES: u64 = 512 << 20;
 
 /// What is usually the matter with a file that cannot be opened.
@@ -117,6 +117,8 @@ impl Hdf5 {
         this.classes.iter().for_each(|class| hasher.update(class.as_bytes()));
         this.fingerprint = hasher.digest128();
         this.blocks = this.find_blocks();
+        let share = (MOST_KEPT_BYTES as usize) / this.files.len().clamp(1, KEPT_FILES);
+        this.files.iter_mut().for_each(|file| file.cache_bytes = file.cache_bytes.min(share));
         Ok(this)
     }
 

@@ -292,8 +292,15 @@ impl Walk<'_> {
             );
             Err(here.wrong(column.name(), reason))
         };
-        let kept =
-            |column: &Dataset| values(column, self.file).map_err(|fault| here.fault(column.name(), fault));
+        let kept = |column: &Dataset| {
+            let kept = values(column, self.file).map_err(|fault| here.fault(column.name(), fault))?;
+            // A type without a width has no values, however many rows it says.
+            if kept.len() as u64 == count {
+                Ok(kept)
+            } else {
+                Err(here.wrong(column.name(), format!("it has {} values for {count} rows", kept.len())))
+            }
+        };
         let lengths = match column(&mut LENGTHS.into_iter())? {
             Some(column) => match kept(column)? {
                 Values::Numbers(lengths) => Some(lengths.iter().map(|length| *length as u64).collect()),

@@ -367,7 +367,7 @@ fn to_f64(descr: &str, number: &[u8]) -> f64 {
 /// Undoes LZF: literals, and copies of what stands up to 8 KiB before. `length` is what the writer says comes out.
 fn lzf(input: &[u8], length: Option<u32>) -> Hdf5Result<Vec<u8>> {
     let damaged = || invalid("a chunk that is compressed with LZF is damaged");
-    let most = length.map_or(usize::MAX, |length| length as usize);
+    let most = length.map_or(usize::MAX, |length| length as usize).min(MAX_CHUNK_BYTES as usize);
     let (mut out, mut rest) = (Vec::new(), input);
     while let Some((&control, behind)) = rest.split_first() {
         if control < 32 {

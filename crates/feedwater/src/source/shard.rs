@@ -1,15 +1,14 @@
 //! Shards of ours: what a cache lies in, holding a dataset. Made by [`convert`](crate::convert).
 //!
 //! One file: entries one behind the other, then where each is and what it must hash to, as [`crate::cache`] writes it, then
-//! where that begins. The last entry names the samples. A sample is one read, every byte of which is checked; what is damaged
-//! is a bad sample, and the others are as they were.
+//! where that begins. Each of a sample's media is an entry, and behind them its other fields are one; the last entry names the
+//! samples. Every byte is checked when it is read; what is damaged is a bad sample, and the others are as they were.
 //!
 //! ```text
-//! head of the data 64 ║ entry │ entry │ … │ names ║ head of the index │ record │ … ║ where the index begins 8 | check 8
+//! head of the data 64 ║ media │ fields │ media │ fields │ … │ names ║ head of the index │ record │ … ║ where that begins 8 | check 8
 //! ```
 
 use std::{
-    cell::RefCell,
     collections::HashSet,
     fs::File,
     io::{self, Write},
@@ -30,16 +29,14 @@ use crate::{
     },
     error::{Error, Fault, Result},
     read::{ReadAt, Section, read_exact_at},
-    sample::{Media, MediaPlace, Sample, Value},
+    sample::{Check, Media, MediaPlace, Sample, Value},
 };
 
 /// How the names of such files end.
 pub(crate) const ENDING: &str = "feedwater";
 
-thread_local! {
-    /// What an entry is read into: memory that is there already.
-    static READ: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
+/// So many files stay open: a process may have a thousand or so.
+const KEPT_OPEN: usize = 256;
 
 /// Where the index begins, and the check of that.
 const TAIL: u64 = 16;
@@ -48,7 +45,9 @@ const TAIL: u64 = 16;
 #[derive(Default, Serialize, Deserialize)]
 struct Names {
     keys: Vec<String>,
-    /// Seconds, where they are known; as many as keys, or none.
+    /// How many media each has.
+    media: Vec<usize>,
+    /// Seconds, where they are known.
     seconds: Vec<Option<f64>>,
     classes: Vec<String>,
 }
@@ -77,12 +76,25 @@ impl<W: Write> Writer<W> {
     }
 
     /// Adds a sample, whose media have been read.
-    pub(crate) fn add(&mut self, sample: &Sample, seconds: Option<f64>) -> io::Result<()> {
+    pub(crate) fn add(&mut self, mut sample: Sample, seconds: Option<f64>) -> io::Result<()> {
+        let is_media =
+            |(name, value): (&str, &Value)| matches!(value, Value::Bytes(_)).then(|| name.to_owned());
+        let mut media: Vec<String> = sample.fields().filter_map(is_media).collect();
+        // In the order in which an entry has its fields.
+        media.sort();
+        for name in &media {
+            if let Some(Value::Bytes(bytes)) = sample.take(name) {
+                self.put(xxh3_128(format!("{}\n{name}", sample.key).as_bytes()), &bytes)?;
+            }
+            // Of media, an entry has the names alone.
+            sample.set(name.clone(), Media::file(""));
+        }
         let mut bytes = std::mem::take(&mut self.bytes);
-        entry::write(sample, DType::F32, &mut bytes);
+        entry::write(&sample, DType::F32, &mut bytes);
         self.put(xxh3_128(sample.key.as_bytes()), &bytes)?;
         self.bytes = bytes;
-        self.names.keys.push(sample.key.clone());
+        self.names.keys.push(sample.key);
+        self.names.media.push(media.len());
         self.names.seconds.push(seconds);
         Ok(())
     }
@@ -117,7 +129,10 @@ impl<W: Write> Writer<W> {
 
 /// Shards of ours.
 pub struct Shards {
-    files: Vec<(Arc<Path>, File)>,
+    /// Beyond [`KEPT_OPEN`], a file is opened when it is asked for.
+    files: Vec<(Arc<Path>, Option<Arc<File>>)>,
+    /// All records of all files; nothing where one is damaged.
+    records: Vec<Option<Record>>,
     samples: Vec<Place>,
     classes: Vec<String>,
     fingerprint: u128,
@@ -127,8 +142,9 @@ struct Place {
     file: u32,
     key: Box<str>,
     seconds: Option<f64>,
-    /// Nothing where its record is damaged.
-    record: Option<Record>,
+    /// Its record; those of its media stand before it.
+    record: usize,
+    media: usize,
 }
 
 impl Shards {
@@ -139,7 +155,13 @@ impl Shards {
         } else {
             vec![path.to_owned()]
         };
-        let mut this = Self { files: Vec::new(), samples: Vec::new(), classes: Vec::new(), fingerprint: 0 };
+        let mut this = Self {
+            files: Vec::new(),
+            records: Vec::new(),
+            samples: Vec::new(),
+            classes: Vec::new(),
+            fingerprint: 0,
+        };
         for path in paths {
             let file = File::open(&path).map_err(|error| Error::read(&path, error))?;
             let names = this.index(&file).map_err(|reason| {
@@ -152,17 +174,20 @@ impl Shards {
                 return Err(Error::dataset(&path, Fault::new(reason)));
             }
             this.classes = names;
-            this.files.push((path.into(), file));
+            let kept = (this.files.len() < KEPT_OPEN).then(|| Arc::new(file));
+            this.files.push((path.into(), kept));
         }
         let mut hasher = Xxh3::new();
         let mut keys = HashSet::new();
         for place in &mut this.samples {
             // Two shards that were made apart may hold the same names.
-            if !keys.insert(xxh3_64(place.key.as_bytes())) {
+            while !keys.insert(xxh3_64(place.key.as_bytes())) {
                 place.key = format!("{}/{}", place.file, place.key).into();
             }
             hasher.update(place.key.as_bytes());
-            hasher.update(&place.record.map_or(0, |record| record.check).to_le_bytes());
+            for record in &this.records[place.record - place.media..=place.record] {
+                hasher.update(&record.map_or(0, |record| record.check).to_le_bytes());
+            }
         }
         this.fingerprint = hasher.digest128();
         Ok(this)
@@ -196,18 +221,19 @@ impl Shards {
             return Err("the names of its samples are damaged".to_owned());
         }
         let names: Names = serde_json::from_slice(&names).map_err(|error| error.to_string())?;
-        if names.keys.len() != records.len() || names.seconds.len() != records.len() {
+        let Names { keys, media, seconds, classes } = names;
+        let wanted = media.iter().try_fold(media.len(), |sum, count| sum.checked_add(*count));
+        if keys.len() != media.len() || seconds.len() != media.len() || wanted != Some(records.len()) {
             return Err("it has another number of names than of samples".to_owned());
         }
         let number = self.files.len() as u32;
-        let places = names.keys.into_iter().zip(names.seconds).zip(records);
-        self.samples.extend(places.map(|((key, seconds), record)| Place {
-            file: number,
-            key: key.into(),
-            seconds,
-            record: record.filter(fits),
-        }));
-        Ok(names.classes)
+        let mut next = self.records.len();
+        for ((key, media), seconds) in keys.into_iter().zip(media).zip(seconds) {
+            next += media + 1;
+            self.samples.push(Place { file: number, key: key.into(), seconds, record: next - 1, media });
+        }
+        self.records.extend(records.into_iter().map(|record| record.filter(fits)));
+        Ok(classes)
     }
 }
 
@@ -231,26 +257,33 @@ impl Source for Shards {
     fn sample(&self, index: u64) -> Result<Sample, Fault> {
         let place = &self.samples[index as usize];
         let (path, file) = &self.files[place.file as usize];
+        let file = match file {
+            Some(file) => file.clone(),
+            None => Arc::new(File::open(path)?),
+        };
         let damaged = |at: u64| Fault::at_byte(at, "it is not what was written there").in_file(&**path);
-        let record = place.record.ok_or_else(|| damaged(0))?;
+        let record = |at: usize| self.records[at].ok_or_else(|| damaged(0));
+        let Record { key, offset, length, check } = record(place.record)?;
+        let mut bytes = vec![0; length as usize];
+        read_exact_at(&*file, &mut bytes, offset).map_err(|fault| fault.in_file(&**path))?;
+        let whole = shard::check(key, &bytes) == check;
+        let fields = Fields::read(&bytes, DType::F32).filter(|_| whole).ok_or_else(|| damaged(offset))?;
         let mut sample = Sample::new(&*place.key);
-        READ.with_borrow_mut(|bytes| {
-            bytes.resize(record.length as usize, 0);
-            read_exact_at(file, bytes, record.offset).map_err(|fault| fault.in_file(&**path))?;
-            let whole = shard::check(record.key, bytes) == record.check;
-            let fields = Fields::read(bytes, DType::F32).filter(|_| whole);
-            let fields = fields.ok_or_else(|| damaged(record.offset))?;
-            let mut numbers = Vec::new();
-            entry::read_numbers(&bytes[..fields.body], DType::F32, &mut numbers);
-            fields.into_sample(&mut sample, numbers);
-            Ok::<(), Fault>(())
-        })?;
-        for value in sample.values_mut() {
-            if let Value::Bytes(bytes) = value {
-                let place = MediaPlace::Bytes(std::mem::take(bytes));
-                *value = Value::Media(Media { path: path.clone(), place, window: None });
-            }
+        let first = place.record - place.media;
+        for (number, name) in fields.kept_out().take(place.media).enumerate() {
+            let Record { key, offset, length, check } = record(first + number)?;
+            let place = MediaPlace::Range {
+                file: file.clone(),
+                offset,
+                length: u64::from(length),
+                member: format!("{} of {}", name, place.key),
+                check: Some(Check { key, hash: check }),
+            };
+            sample.set(name.clone(), Media { path: path.clone(), place, window: None });
         }
+        let mut numbers = Vec::new();
+        entry::read_numbers(&bytes[..fields.body], DType::F32, &mut numbers);
+        fields.into_sample(&mut sample, numbers);
         Ok(sample)
     }
 

@@ -179,6 +179,7 @@ impl Tar {
                 offset: member.offset,
                 length: member.length,
                 member: format!("{}.{}", sample_name(&sample.key), member.ending),
+                check: None,
             },
             window: None,
         };

@@ -72,8 +72,6 @@ impl Words {
     }
 }
 
-/// Adds gaussian noise of the given deviation to every number.
-///
 /// Half precision to single, exactly.
 pub(crate) fn from_f16(numbers: &[half::f16], out: &mut [f32]) {
     #[cfg(target_arch = "x86_64")]
@@ -125,6 +123,8 @@ pub(crate) fn from_bf16(numbers: &[half::bf16], out: &mut [f32]) {
     }
 }
 
+/// Adds gaussian noise of the given deviation to every number.
+///
 /// Box and Muller: two words give two gaussians. The first half of a block gets the cosines, the second the sines, so
 /// that every loop runs over whole registers.
 #[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
