@@ -131,8 +131,9 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
 /// Makes sure that nothing is overwritten, and that there is room. Returns the shards that are to be replaced.
 fn prepare(options: &Options, bytes: u64) -> miette::Result<Vec<PathBuf>> {
     let ours = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        name.starts_with("shard-") && (name.ends_with(".tar") || name.ends_with(".feedwater"))
+        let ending = path.extension().unwrap_or_default();
+        let named = path.file_stem().is_some_and(|name| name.to_string_lossy().starts_with("shard-"));
+        named && (ending == "tar" || ending == "feedwater")
     };
     let entries = fs::read_dir(&options.out).into_iter().flatten().flatten();
     let there: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(ours).collect();

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     batch::{
-        Batch, BudgetOf, Size,
+        Batch, BudgetOf, DType, Size,
         collate::{Collate, Fixed},
     },
     cache::{Cache, Keeper},
@@ -468,17 +468,8 @@ impl Builder {
         }
         // Packed blocks take the tokens of a sample and leave the rest.
         needs::check(&*source, &self.needs, self.opaque || packed.is_some())?;
-        let (keeper, not_kept) = match self.cache.take() {
-            Some(cache) => match (Cache { sharers: self.sharers, ..cache }).keeper(
-                &*source,
-                &self.steps,
-                self.batch.dtype,
-            )? {
-                Ok(keeper) => (Some(keeper), None),
-                Err(why) => (None, why),
-            },
-            None => (None, None),
-        };
+        let (keeper, not_kept) =
+            kept(self.cache.take(), self.sharers, &*source, &self.steps, self.batch.dtype)?;
         let lossy = keeper.as_ref().and_then(Keeper::changes).unwrap_or_default();
         let state = State {
             version: state::VERSION,
@@ -652,5 +643,20 @@ fn measure(source: Arc<dyn Source>, tokenizer: Option<Arc<Tokenize>>, most_frame
                     .map_or(text.len(), |ids| ids.len()) as u64
             }
         }
+    })
+}
+
+/// What keeps samples, if anything does; or why nothing is kept.
+fn kept(
+    cache: Option<Cache>,
+    sharers: usize,
+    source: &dyn Source,
+    stages: &[Arc<dyn Stage>],
+    batch: DType,
+) -> Result<(Option<Keeper>, Option<String>)> {
+    let Some(cache) = cache else { return Ok((None, None)) };
+    Ok(match (Cache { sharers, ..cache }).keeper(source, stages, batch)? {
+        Ok(keeper) => (Some(keeper), None),
+        Err(why) => (None, why),
     })
 }
