@@ -66,6 +66,8 @@ fn killed_at_two_hundred_moments_it_opens_is_whole_and_goes_on() {
     while kills < 200 {
         runs += 1;
         let kept = folder.path().join(format!("cache{runs}"));
+        // Killed before it makes one, there would be nothing to look at.
+        fs::create_dir(&kept).unwrap();
         let build = ["cache", "build", text(&data), "--cache-dir", text(&kept), "--threads", "2"];
         for _ in 0..20 {
             let mut child = Command::new(FEEDWATER)

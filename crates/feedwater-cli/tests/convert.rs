@@ -21,7 +21,7 @@ fn files_become_shards_that_train_as_the_files_did() {
         let inspected = ok(&["inspect", text(&out)]);
         assert!(inspected.contains(kind), "{inspected}");
         let profile =
-            ["profile", text(&out), "--num-steps", "24", "--batch-size", "2", "--step-ms", "1", "--json"];
+            ["profile", text(&out), "--num-steps", "60", "--batch-size", "2", "--step-ms", "1", "--json"];
         let profile: Value = serde_json::from_str(&ok(&profile)).unwrap();
         assert!(profile["run"]["samples_per_second"].as_f64().unwrap() > 0.0);
 

@@ -10,6 +10,8 @@ use crate::{Record, diagnosis::Facts, what_if::Wish};
 
 /// Settings within this of the best are as good.
 const AS_GOOD: f64 = 0.98;
+/// Settings within this of the best may be as good.
+const CLOSE: f64 = 0.94;
 /// A neighbour has to be better by more than noise.
 const BETTER: f64 = 1.02;
 /// So many of the most promising are tried.
@@ -135,6 +137,18 @@ pub fn search<E>(
         }
         if !moved {
             break;
+        }
+    }
+    // Those that are close are told apart by more runs, by turns.
+    let best = rows.iter().filter_map(|row| row.measured).fold(0.0, f64::max);
+    let mut close: Vec<usize> =
+        (0..rows.len()).filter(|at| rows[*at].measured.is_some_and(|rate| rate >= best * CLOSE)).collect();
+    close.sort_by(|a, b| rows[*b].measured.unwrap_or(0.0).total_cmp(&rows[*a].measured.unwrap_or(0.0)));
+    close.truncate(TRIED);
+    for _ in 0..ROUNDS {
+        for at in close.iter().filter(|_| close.len() > 1) {
+            let record = probe(&rows[*at].point)?;
+            note(&mut rows[*at], rate(&record));
         }
     }
     let best = rows[chosen(&rows)].point;
