@@ -8,6 +8,8 @@ training has them:
     iter     with_format("numpy").shuffle(seed).iter(batch_size)
     column   rows copied by hand out of the Arrow column, into a batch that is used again: no function of datasets reads so
     order    with_format("numpy").iter(batch_size), the same order each epoch: not what training does
+
+`--dtype` is what is kept and read: float32 or float16.
 """
 
 import json
@@ -27,18 +29,18 @@ from . import audio, measure
 
 
 def main():
-    args = measure.arguments("audio", batch_size=16, read="rows", cache="", build="")
+    args = measure.arguments("audio", batch_size=16, read="rows", cache="", build="", dtype="float32")
     datasets.disable_progress_bars()
     measure.one_thread()
     file = os.path.join(args.cache, "features.arrow")
-    shape = datasets.Features({"input_features": datasets.Array2D((80, 3000), "float32")})
+    shape = datasets.Features({"input_features": datasets.Array2D((80, 3000), args.dtype)})
     if args.build:
         mel = audio.mel_named("hand")
 
         def make(row):
             out = torch.empty(80, 3000)
             mel(audio.decode(row["path"]), out)
-            return {"input_features": out.numpy()}
+            return {"input_features": out.numpy().astype(args.dtype)}
 
         began, cpu = time.perf_counter(), measure.cpu_seconds()
         paths = datasets.Dataset.from_dict({"path": measure.files(args)})
@@ -47,7 +49,7 @@ def main():
         print(json.dumps(took), flush=True)
         return
     kept = datasets.Dataset.from_file(file)
-    batch = np.empty((args.batch_size, 80, 3000), np.float32)
+    batch = np.empty((args.batch_size, 80, 3000), args.dtype)
     column = []
     for chunk in kept.data.column("input_features").chunks:
         storage = chunk.storage if hasattr(chunk, "storage") else chunk

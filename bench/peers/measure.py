@@ -29,6 +29,7 @@ def arguments(lane, **defaults):
     parser.add_argument("--batch-size", type=int, default=defaults.pop("batch_size"))
     parser.add_argument("--workers", type=int, default=defaults.pop("workers", 0), help="processes, or threads")
     parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--warm", type=int, default=0, help="epochs before the clock starts")
     parser.add_argument("--dump", type=Path, help="write the first four samples here as .npy, to compare")
     parser.add_argument("--hash", action="store_true", help="text: hash all ids (outside the figures that count)")
     parser.add_argument("--keep-memory", action="store_true", help="tell malloc to keep freed memory")
@@ -106,6 +107,9 @@ def run(args, peer, settings, epoch, audio_seconds=None):
     """Iterates `epoch()` (a new iterator over batches) `args.epochs` times and prints the JSON line."""
     look = {"audio": look_audio, "npy": look_npy, "text": look_text}[args.lane]
     count, first, dump, blocks = 0, None, None, []
+    for _ in range(args.warm):
+        for batch in epoch():
+            look(batch)
     cpu_start, start = cpu_seconds(), time.perf_counter()
     for _ in range(args.epochs):
         for batch in epoch():
@@ -141,7 +145,7 @@ def run(args, peer, settings, epoch, audio_seconds=None):
 
 def look_audio(batch):
     array = np.asarray(batch)
-    if array.shape[1:] != (80, 3000) or array.dtype != np.float32:
+    if array.shape[1:] != (80, 3000) or array.dtype not in (np.float32, np.float16):
         raise SystemExit(f"not a Whisper batch: {array.shape} {array.dtype}")
     return array
 

@@ -20,8 +20,8 @@ mod machine;
 mod truth;
 mod tuning;
 
-const USAGE: &str = "feedwater-bench audio|npy|text|facts|truth|tuning --data PATH [--batch-size N] [--threads N] [--epochs N] \
-                     [--tokenizer FILE] [--dump FILE.npy] [--hash] [--cache DIR] [--cache-dtype f16] [--output f16] \
+const USAGE: &str = "feedwater-bench audio|npy|text|facts|truth|tuning --data PATH [--batch-size N] [--threads N] [--epochs N] [--warm N] \
+                     [--tokenizer FILE] [--dump FILE.npy] [--hash] [--cache DIR|ram] [--cache-dtype f16] [--output f16] \
                      [--shuffle] [--search]";
 
 /// The flags, as `peers/measure.py` has them.
@@ -92,7 +92,9 @@ pub(crate) fn say(line: &str) {
 pub(crate) fn whisper(data: &Path, options: &Options) -> Result<Builder> {
     let half = |flag: &str| options.text(flag) == Some("f16");
     let cache = options.path("cache").map(|folder| {
-        let cache = Cache::of(Level::Features).in_folder(folder);
+        // `ram` is no folder.
+        let level = if folder.as_os_str() == "ram" { Level::Ram } else { Level::Features };
+        let cache = Cache::of(level).in_folder(folder);
         if half("cache-dtype") { cache.dtype(DType::F16) } else { cache }
     });
     Ok(Pipeline::open(data)?
@@ -142,11 +144,18 @@ fn text(options: &Options) -> Result<()> {
     measure(options, "text", pipeline, field::INPUT_IDS)
 }
 
-/// Goes through the epochs and prints the line. As for the peers, the clock starts when the dataset is open.
+/// Goes through the epochs and prints the line. As for the peers, the clock starts when the dataset is open and, where that
+/// is asked for, after an epoch that is not counted.
 fn measure(options: &Options, lane: &str, mut pipeline: Pipeline, name: &str) -> Result<()> {
     let (mut rows, mut first, mut digest) = (0, None, Sha256::new());
+    let warm = options.number("warm", 0);
+    for epoch in 0..warm {
+        for batch in pipeline.epoch(epoch) {
+            batch?;
+        }
+    }
     let (cpu, wall) = (machine::cpu_seconds(), Instant::now());
-    for epoch in 0..options.number("epochs", 1) {
+    for epoch in warm..warm + options.number("epochs", 1) {
         for batch in pipeline.epoch(epoch) {
             let batch = batch?;
             if first.is_none() {

@@ -10,7 +10,10 @@ use half::{bf16, f16, slice::HalfFloatSliceExt};
 
 use super::{Batch, DType, IGNORED_LABEL};
 use crate::{
-    deliver::{BatchTensor, Memory, ReadyBatch, Ring, stream},
+    deliver::{
+        BatchTensor, Memory, ReadyBatch, Ring,
+        stream::{self, Lines},
+    },
     error::Fault,
     pipeline::Pool,
     sample::{Sample, Tensor, Value, field},
@@ -96,7 +99,7 @@ impl Collate {
             }
             let row_bytes = fixed.shape.iter().product::<usize>() * self.batch.dtype.bytes();
             // SAFETY: the caller places each row once; nobody looks at the whole before all rows are placed.
-            let out = unsafe { memory.row(row, row_bytes) };
+            let out = unsafe { memory.part_mut(row * row_bytes, row_bytes) };
             match apart {
                 Some((name, numbers)) if name == fixed.name => {
                     write_row(tensor, numbers, &fixed.shape, self.batch.dtype, memory.len(), out);
@@ -432,7 +435,6 @@ fn write_row(
         }),
         (DType::I64, _) => unreachable!("features are never integers: refused when the pipeline was built"),
     }
-    stream::done();
 }
 
 /// How a row is laid out: stretches of numbers, each with padding behind it.
@@ -446,19 +448,11 @@ struct Row {
 impl Row {
     /// Numbers that are in the batch's type already.
     fn copy<T: bytemuck::Pod>(self, data: &[T], fill: T, out: &mut [u8]) {
-        let out = bytemuck::cast_slice_mut::<u8, T>(out).chunks_exact_mut(self.whole);
-        // A tensor without numbers has no stretches, yet its row has.
-        let mut data = data.chunks_exact(self.stretch.max(1));
-        for out in out {
-            let data = data.next().unwrap_or_default();
-            let (numbers, padding) = out.split_at_mut(data.len());
-            if self.past_cache {
-                stream::copy(bytemuck::cast_slice(data), bytemuck::cast_slice_mut(numbers));
-            } else {
-                numbers.copy_from_slice(data);
-            }
-            self.pad(padding, fill);
-        }
+        self.stretches(
+            (data, fill, out),
+            |lines, data| lines.copy(bytemuck::cast_slice(data)),
+            |data, out| out.copy_from_slice(data),
+        );
     }
 
     /// Numbers that are to be converted.
@@ -472,32 +466,45 @@ impl Row {
         /// Some, that stay in the nearest cache between being converted and being written.
         const SOME: usize = 2048;
         let mut some = [fill; SOME];
-        let out = bytemuck::cast_slice_mut::<u8, T>(out).chunks_exact_mut(self.whole);
-        let mut data = data.chunks_exact(self.stretch.max(1));
-        for out in out {
-            let data = data.next().unwrap_or_default();
-            let (numbers, padding) = out.split_at_mut(data.len());
-            if self.past_cache {
-                for (data, out) in data.chunks(SOME).zip(numbers.chunks_mut(SOME)) {
-                    let some = &mut some[..data.len()];
-                    convert(data, some);
-                    stream::copy(bytemuck::cast_slice(some), bytemuck::cast_slice_mut(out));
-                }
-            } else {
-                convert(data, numbers);
+        let through_some = |lines: &mut Lines, data: &[S]| {
+            for data in data.chunks(SOME) {
+                convert(data, &mut some[..data.len()]);
+                lines.copy(bytemuck::cast_slice(&some[..data.len()]));
             }
-            self.pad(padding, fill);
-        }
+        };
+        self.stretches((data, fill, out), through_some, &convert);
     }
 
-    /// Padding is most of a batch of uneven lengths, and mostly zeros, which the C library writes faster than any loop.
-    fn pad<T: bytemuck::Pod>(self, out: &mut [T], fill: T) {
+    /// Writes one stretch after the other, past the caches or not, each with its padding.
+    fn stretches<S, T: bytemuck::Pod>(
+        self,
+        (data, fill, out): (&[S], T, &mut [u8]),
+        mut past_cache: impl FnMut(&mut Lines, &[S]),
+        plainly: impl Fn(&[S], &mut [T]),
+    ) {
+        // A tensor without numbers has no stretches, yet its row has.
+        let mut data = data.chunks_exact(self.stretch.max(1));
+        let bytes = self.whole * size_of::<T>();
         if self.past_cache {
-            stream::fill(bytemuck::cast_slice_mut(out), bytemuck::bytes_of(&fill));
-        } else if bytemuck::bytes_of(&fill).iter().all(|byte| *byte == 0) {
-            bytemuck::cast_slice_mut::<T, u8>(out).fill(0);
-        } else {
-            out.fill(fill);
+            let count = out.len() / bytes;
+            let mut lines = Lines::new(&mut out[..count * bytes], bytemuck::bytes_of(&fill));
+            for _ in 0..count {
+                let data = data.next().unwrap_or_default();
+                past_cache(&mut lines, data);
+                lines.pad(bytes - size_of::<T>() * data.len());
+            }
+            return lines.done();
+        }
+        for out in out.chunks_exact_mut(bytes) {
+            let data = data.next().unwrap_or_default();
+            let (numbers, padding) = bytemuck::cast_slice_mut(out).split_at_mut(data.len());
+            plainly(data, numbers);
+            // Padding is most of a batch of uneven lengths, and mostly zeros, which the C library writes faster than a loop.
+            if bytemuck::bytes_of(&fill).iter().all(|byte| *byte == 0) {
+                bytemuck::cast_slice_mut::<T, u8>(padding).fill(0);
+            } else {
+                padding.fill(fill);
+            }
         }
     }
 }

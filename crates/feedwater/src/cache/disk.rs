@@ -5,9 +5,7 @@
 //! later entry of the same key stands for an earlier one: what was damaged and made anew is whole again.
 
 use std::{
-    collections::HashMap,
     fs::{self, File},
-    hash::{BuildHasherDefault, Hasher},
     io,
     path::{Path, PathBuf},
     sync::{
@@ -21,7 +19,7 @@ use feedwater_profile::machine;
 use serde::Serialize;
 
 use super::{
-    key::{Chain, Key},
+    key::{ByKey, Chain, Key},
     shard::{self, Head, Record},
 };
 use crate::read::{ReadAt, read_exact_at, write_all_at};
@@ -69,7 +67,7 @@ pub(super) struct Shards {
 
 #[derive(Default)]
 struct Index {
-    places: HashMap<Key, Place, BuildHasherDefault<AsItIs>>,
+    places: ByKey<Place>,
     shards: Vec<Arc<Shard>>,
     looked: Option<Instant>,
 }
@@ -108,24 +106,6 @@ struct Open {
     end: u64,
     head_bytes: u64,
     records: u32,
-}
-
-/// Keys are hashes already.
-#[derive(Default)]
-struct AsItIs(u64);
-
-impl Hasher for AsItIs {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = bytes.first_chunk().map_or(0, |eight| u64::from_le_bytes(*eight));
-    }
-
-    fn write_u128(&mut self, number: u128) {
-        self.0 = number as u64;
-    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     batch::{DType, collate::Numbers},
+    deliver::shelf::Piece,
     error::Fault,
     pipeline::{Context, Pool, Stage},
     read::read_all,
@@ -286,14 +287,14 @@ enum Bytes {
     /// In a buffer for numbers, so many bytes of it.
     Read(Vec<f32>, usize),
     /// In memory.
-    Shared(Arc<[u8]>),
+    Shared(Piece),
 }
 
 impl Bytes {
     fn as_slice(&self) -> &[u8] {
         match self {
             Self::Read(floats, length) => &bytemuck::cast_slice(floats)[..*length],
-            Self::Shared(bytes) => bytes,
+            Self::Shared(bytes) => bytes.as_slice(),
         }
     }
 

@@ -6,7 +6,9 @@
 
 use std::{
     borrow::Cow,
+    collections::HashMap,
     fs::{File, Metadata},
+    hash::{BuildHasherDefault, Hasher},
     path::Path,
     sync::Arc,
     time::UNIX_EPOCH,
@@ -24,6 +26,27 @@ use crate::{
 
 /// The name of a kept sample.
 pub(crate) type Key = u128;
+
+/// Something of each key.
+pub(super) type ByKey<T> = HashMap<Key, T, BuildHasherDefault<AsItIs>>;
+
+/// Keys are hashes already.
+#[derive(Default)]
+pub(super) struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = bytes.first_chunk().map_or(0, |eight| u64::from_le_bytes(*eight));
+    }
+
+    fn write_u128(&mut self, number: u128) {
+        self.0 = number as u64;
+    }
+}
 
 /// Changes when entries are written otherwise.
 const FORMAT: u32 = 1;

@@ -2,9 +2,10 @@
 //! and come back when the batch is dropped.
 //!
 //! The memory can be anybody's: `torch` hands in pinned buffers through [`Memory::foreign`], by default it is plain
-//! memory aligned to 64 bytes. This is the one place in the engine with `unsafe`: rows of one buffer are written by
-//! several threads at once, past the caches where they are large ([`stream`]).
+//! memory aligned to 64 bytes. Of the engine's few `unsafe` lines most are here: rows of one buffer are written by several
+//! threads at once, past the caches where they are large ([`stream`]), and what stays in memory lies on a [`shelf`].
 
+pub(crate) mod shelf;
 pub(crate) mod stream;
 
 use std::{
@@ -15,9 +16,9 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use half::{bf16, f16};
-
 use feedwater_profile::record::Input;
+use half::{bf16, f16};
+use memmap2::MmapMut;
 
 use crate::batch::DType;
 
@@ -31,11 +32,14 @@ pub struct Memory {
 
 // SAFETY: the bytes belong to `_owner`, which may be sent and shared, and are reached only through `Memory`.
 unsafe impl Send for Memory {}
-// SAFETY: as above; through a shared reference the bytes are only read, except by `row`, whose callers answer for it.
+// SAFETY: as above; through a shared reference the bytes are only read, except by `part_mut`, whose callers answer for it.
 unsafe impl Sync for Memory {}
 
 /// Alignment of the memory that is made here: a cache line, and the widest vector register.
 const ALIGNMENT: usize = 64;
+
+/// From here on memory is the system's own, in large pages.
+const HUGE_BYTES: usize = 2 << 20;
 
 /// Memory of the allocator's, given back when it is dropped.
 struct Allocation(NonNull<u8>, Layout);
@@ -58,6 +62,15 @@ impl Memory {
     /// # Panics
     /// Where `bytes` is more than an address can count.
     pub fn new(bytes: usize) -> Self {
+        if bytes >= HUGE_BYTES
+            && let Ok(mut pages) = MmapMut::map_anon(bytes)
+            && let Some(start) = NonNull::new(pages.as_mut_ptr())
+        {
+            // Two thousandths as many faults when it is touched first. Where there are none to be had, it is as ever.
+            #[cfg(target_os = "linux")]
+            let _ = pages.advise(memmap2::Advice::HugePage);
+            return Self { start, bytes, _owner: Box::new(pages) };
+        }
         let layout =
             Layout::from_size_align(bytes.max(1), ALIGNMENT).unwrap_or_else(|_| panic!("{bytes} bytes"));
         // SAFETY: the layout's size is not 0.
@@ -102,19 +115,34 @@ impl Memory {
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
     }
 
-    /// One of several rows of equal size, to be written while other threads write the others.
+    /// One of several parts, to be read while other threads write others.
     ///
     /// # Safety
-    /// No other reference to this row, and none to the whole, may exist while the returned one does.
+    /// Nobody may write to this part while the returned reference exists.
+    pub(crate) unsafe fn part(&self, from: usize, bytes: usize) -> &[u8] {
+        // SAFETY: the part lies within the memory, which `_owner` keeps alive; the caller answers for the rest.
+        unsafe { std::slice::from_raw_parts(self.start_of(from, bytes), bytes) }
+    }
+
+    /// One of several parts, to be written while other threads write the others.
+    ///
+    /// # Safety
+    /// No other reference to this part, and none to the whole, may exist while the returned one does.
     #[expect(
         clippy::mut_from_ref,
-        reason = "rows do not overlap; the caller answers for each being taken once"
+        reason = "parts do not overlap; the caller answers for each being taken once"
     )]
-    pub(crate) unsafe fn row(&self, row: usize, row_bytes: usize) -> &mut [u8] {
-        assert!((row + 1) * row_bytes <= self.bytes, "row {row} of {row_bytes} bytes lies beyond the buffer");
-        // SAFETY: the row lies within the memory (asserted), which `_owner` keeps alive; the caller promises that
-        // nobody else looks at it.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(row * row_bytes), row_bytes) }
+    pub(crate) unsafe fn part_mut(&self, from: usize, bytes: usize) -> &mut [u8] {
+        // SAFETY: as in `part`.
+        unsafe { std::slice::from_raw_parts_mut(self.start_of(from, bytes), bytes) }
+    }
+
+    /// Where a part begins. It lies within the memory.
+    fn start_of(&self, from: usize, bytes: usize) -> *mut u8 {
+        let inside = from.checked_add(bytes).is_some_and(|to| to <= self.bytes);
+        assert!(inside, "{bytes} bytes from {from} on lie beyond the memory");
+        // SAFETY: it is within (asserted).
+        unsafe { self.start.as_ptr().add(from) }
     }
 }
 
