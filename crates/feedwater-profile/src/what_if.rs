@@ -69,10 +69,10 @@ impl Prediction {
 const CACHED: &[&str] = &["read", "decode", "resample", "log_mel", "tokenize", "transform"];
 /// What a core takes to copy a mebibyte out of the system's memory of a file and to check it, where the machine has not said
 /// how fast it writes; and how many times as long as writing one that is.
-const CACHE_NANOS_PER_MIB: f64 = 90_000.0;
-const CACHE_TO_FILL: f64 = 2.0;
+const CACHE_NANOS_PER_MIB: f64 = 50_000.0;
+const CACHE_TO_FILL: f64 = 1.25;
 /// What finding a sample takes: who its file is, and where it is kept. Text has no file to ask.
-const CACHE_FILE_NANOS: f64 = 12_000.0;
+const CACHE_FILE_NANOS: f64 = 26_000.0;
 const CACHE_TEXT_NANOS: f64 = 5_000.0;
 
 impl Facts<'_> {

@@ -291,3 +291,18 @@ fn tar_name(key: &str, names: &mut HashSet<String>) -> String {
     }
     name
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_in_an_archive_leads_nowhere_else() {
+        let mut names = HashSet::new();
+        let mut name = |key: &str| tar_name(key, &mut names);
+        assert_eq!(name("C:\\data\\one.wav"), "C_/data/one");
+        assert_eq!(name("/etc/../one.two.npy"), "etc/one_two");
+        assert_eq!(name("../.."), "sample");
+        assert_eq!(name("./"), "sample~2");
+    }
+}

@@ -199,3 +199,30 @@ fn a_shard_is_a_dataset_for_a_pipeline() {
     };
     assert_eq!(batch(&data), batch(&folder.path().join("out")));
 }
+
+#[test]
+fn more_shards_than_may_be_open_are_one_dataset() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = folder.path().join("corpus.jsonl");
+    let lines: Vec<String> = (0..400).map(|number| format!("{{\"text\": \"line {number}\"}}")).collect();
+    fs::write(&text, lines.join("\n")).unwrap();
+    let out = folder.path().join("out");
+    let open_files = || fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    let before = open_files();
+    let after = converted(&text, &out, Form::Shard, 1);
+    assert_eq!(fs::read_dir(&out).unwrap().count(), 400);
+    // Other tests have a few of their own.
+    assert!(open_files() < before + 300, "{} files are open", open_files());
+    same(&*source::open(&text).unwrap(), &*after, true);
+}
+
+#[test]
+fn classes_of_what_was_there_before_are_not_those_of_what_is_there_now() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = arrays(&folder.path().join("npy"));
+    let out = folder.path().join("out");
+    assert_eq!(converted(&data, &out, Form::Tar, 1 << 20).classes(), ["bird", "cat", "dog"]);
+    let text = folder.path().join("corpus.jsonl");
+    fs::write(&text, "{\"text\": \"one\"}\n").unwrap();
+    assert!(converted(&text, &out, Form::Tar, 1 << 20).classes().is_empty());
+}
