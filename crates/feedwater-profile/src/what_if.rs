@@ -11,7 +11,7 @@ use crate::{
     model::{Cost, Crew, play},
     record::{Input, Record, SLOWEST},
     split::Part,
-    steps::edges,
+    steps::{edges, quantile},
 };
 
 /// A setting to try.
@@ -74,6 +74,8 @@ const CACHE_TO_FILL: f64 = 1.25;
 /// What finding a sample takes: who its file is, and where it is kept. Text has no file to ask.
 const CACHE_FILE_NANOS: f64 = 26_000.0;
 const CACHE_TEXT_NANOS: f64 = 5_000.0;
+/// A batch that takes so many times as long to write as most for its size is written to memory that is new.
+const ONCE: f64 = 3.0;
 
 impl Facts<'_> {
     /// What a setting would bring; nothing where the record does not say how batches were made.
@@ -191,10 +193,14 @@ impl Facts<'_> {
     fn cached(&self) -> Vec<Cost> {
         let fill = self.record.run.host.fill.last();
         let mib = fill.map_or(CACHE_NANOS_PER_MIB, |fill| fill.nanos_per_mib * CACHE_TO_FILL);
-        let shares =
-            self.record.steps.iter().map(|step| {
-                step.input.as_ref().map_or(1.0, |input| cached_share(input, step.rows as f64, mib))
-            });
+        let inputs = self.record.steps.iter().filter_map(|step| step.input.as_ref());
+        let mut batches: Vec<u64> = inputs.map(batch_nanos_per_mib).collect();
+        batches.sort_unstable();
+        let most = ONCE * quantile(&batches, 0.5) as f64;
+        let shares = self.record.steps.iter().map(|step| {
+            let share = |input| cached_share(input, step.rows as f64, mib, most);
+            step.input.as_ref().map_or(1.0, share)
+        });
         self.split.costs.iter().zip(shares).map(|(cost, share)| scale(cost, share)).collect()
     }
 
@@ -221,18 +227,25 @@ pub(crate) fn cpu_share(record: &Record) -> f64 {
     (cpu as f64 / work as f64).clamp(0.0, 1.0)
 }
 
+/// What writing a mebibyte of a batch took.
+fn batch_nanos_per_mib(input: &Input) -> u64 {
+    (input.work_nanos.get("batch").copied().unwrap_or(0) << 20) / input.bytes.max(1)
+}
+
 /// The share of a batch's work that is left where its samples are found.
-fn cached_share(input: &Input, rows: f64, nanos_per_mib: f64) -> f64 {
+fn cached_share(input: &Input, rows: f64, nanos_per_mib: f64, most_nanos_per_mib: f64) -> f64 {
     let all = input.total_work_nanos().max(1) as f64;
     let of = |stages: &[&str]| -> u64 {
         let some = input.work_nanos.iter().filter(|(name, _)| stages.contains(&name.as_str()));
         some.map(|(_, nanos)| nanos).sum()
     };
     let files = of(&["read", "decode"]) > 0;
-    let bytes = (input.bytes - input.padding_bytes.min(input.bytes)) as f64;
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let find = rows * if files { CACHE_FILE_NANOS } else { CACHE_TEXT_NANOS };
-    let read = bytes / f64::from(1 << 20) * nanos_per_mib;
-    ((all - of(CACHED) as f64 + find + read) / all).min(1.0)
+    let read = mib(input.bytes - input.padding_bytes.min(input.bytes)) * nanos_per_mib;
+    // Writing a batch is copying: where it took much longer, memory was touched for the first time, which is over by then.
+    let once = (batch_nanos_per_mib(input) as f64 - most_nanos_per_mib).max(0.0) * mib(input.bytes);
+    ((all - of(CACHED) as f64 - once + find + read) / all).min(1.0)
 }
 
 /// The share of the work that is left when one stage takes `factor` of its time.
@@ -319,5 +332,20 @@ mod tests {
         assert_eq!(regrouped(&costs, Some(8), 2).len(), 200);
         let work: f64 = regrouped(&costs, Some(8), 4).iter().map(|cost| cost.work_nanos).sum();
         assert!((work - 400.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn memory_that_is_new_is_no_cost_of_a_cache() {
+        let input = |batch: u64| Input {
+            bytes: 1 << 20,
+            work_nanos: [("decode".to_owned(), 900_000), ("batch".to_owned(), batch)].into(),
+            ..Input::default()
+        };
+        let left = |batch| {
+            let input = input(batch);
+            cached_share(&input, 1.0, 50_000.0, 60_000.0) * input.total_work_nanos() as f64
+        };
+        assert!((left(20_000) - left(2_000_000) + 40_000.0).abs() < 1.0, "no more than is usual remains");
+        assert!((left(20_000) - 20_000.0 - CACHE_FILE_NANOS - 50_000.0).abs() < 1.0);
     }
 }
