@@ -1,7 +1,7 @@
 //! Which settings are best for this data on this machine? Predictions first, short runs second.
 //!
 //! One run says what every other setting would bring ([`crate::what_if`]); the most promising are then tried, by turns, since
-//! a machine's pace drifts; and from the best of them one goes on to its neighbours until none is better. Of settings that are
+//! a machine's pace drifts; and from the best of them one goes on to its neighbours until none is better, telling those apart that are close by more runs. Of settings that are
 //! as good as each other the plainest is taken: fewer threads, a shorter queue, no cache.
 
 use serde::Serialize;
@@ -12,12 +12,12 @@ use crate::{Record, diagnosis::Facts, what_if::Wish};
 const AS_GOOD: f64 = 0.98;
 /// Settings within this of the best may be as good.
 const CLOSE: f64 = 0.94;
-/// A neighbour has to be better by more than noise.
-const BETTER: f64 = 1.02;
 /// So many of the most promising are tried.
 const TRIED: usize = 5;
 /// Rounds in which they are, by turns.
 const ROUNDS: usize = 2;
+/// So many runs say enough of one.
+const ENOUGH: usize = 6;
 /// Steps from neighbour to neighbour.
 const MOVES: usize = 4;
 
@@ -122,33 +122,25 @@ pub fn search<E>(
     }
     for _ in 0..MOVES {
         let here = chosen(&rows);
-        let around = neighbours(space, &rows[here].point);
-        let mut moved = false;
-        for point in around {
-            let Some(at) = rows.iter().position(|row| row.point == point) else { continue };
-            if rows[at].runs > 0 {
-                continue;
-            }
+        for point in neighbours(space, &rows[here].point) {
+            let Some(at) = rows.iter().position(|row| row.point == point && row.runs == 0) else { continue };
             for _ in 0..ROUNDS {
                 let record = probe(&point)?;
                 note(&mut rows[at], rate(&record));
             }
-            moved |= rows[at].measured > rows[here].measured.map(|rate| rate * BETTER);
         }
-        if !moved {
+        // Those that are close are told apart by more runs, by turns.
+        let close = close(&rows);
+        for _ in 0..ROUNDS {
+            for at in &close {
+                if close.len() > 1 && rows[*at].runs < ENOUGH {
+                    let record = probe(&rows[*at].point)?;
+                    note(&mut rows[*at], rate(&record));
+                }
+            }
+        }
+        if chosen(&rows) == here {
             break;
-        }
-    }
-    // Those that are close are told apart by more runs, by turns.
-    let best = rows.iter().filter_map(|row| row.measured).fold(0.0, f64::max);
-    let mut close: Vec<usize> =
-        (0..rows.len()).filter(|at| rows[*at].measured.is_some_and(|rate| rate >= best * CLOSE)).collect();
-    close.sort_by(|a, b| rows[*b].measured.unwrap_or(0.0).total_cmp(&rows[*a].measured.unwrap_or(0.0)));
-    close.truncate(TRIED);
-    for _ in 0..ROUNDS {
-        for at in close.iter().filter(|_| close.len() > 1) {
-            let record = probe(&rows[*at].point)?;
-            note(&mut rows[*at], rate(&record));
         }
     }
     let best = rows[chosen(&rows)].point;
@@ -175,6 +167,17 @@ fn chosen(rows: &[Row]) -> usize {
     let best = rows.iter().filter_map(|row| row.measured).fold(0.0, f64::max);
     let good = (0..rows.len()).filter(|at| rows[*at].measured.is_some_and(|rate| rate >= best * AS_GOOD));
     good.min_by_key(|at| rows[*at].point.asks()).unwrap_or(0)
+}
+
+/// Those that were tried and may be as good as the best, the best first.
+fn close(rows: &[Row]) -> Vec<usize> {
+    let rate = |at: &usize| rows[*at].measured.unwrap_or(0.0);
+    let mut close: Vec<usize> = (0..rows.len()).collect();
+    close.sort_by(|a, b| rate(b).total_cmp(&rate(a)));
+    let best = close.first().map_or(0.0, rate);
+    close.retain(|at| rate(at) >= best * CLOSE);
+    close.truncate(TRIED);
+    close
 }
 
 /// All settings, each with what the first run says it would bring: what each change brings alone, multiplied.
