@@ -387,6 +387,12 @@ fn hdf5_with_a_dataset_a_group_or_a_file_a_sample() {
     is_sample(&*files, 1, 7, 3);
     fs::rename(folder.path().join("a.h5"), folder.path().join("z.h5")).unwrap();
     assert_ne!(source::open(folder.path()).unwrap().fingerprint(), files.fingerprint());
+    // A disk that was away is back.
+    let away = source::open(folder.path()).unwrap();
+    fs::rename(folder.path().join("z.h5"), folder.path().join("gone")).unwrap();
+    assert!(away.sample(1).is_err());
+    fs::rename(folder.path().join("gone"), folder.path().join("z.h5")).unwrap();
+    is_sample(&*away, 1, 7, 3);
 }
 
 #[test]

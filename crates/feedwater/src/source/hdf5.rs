@@ -236,7 +236,8 @@ impl Hdf5 {
             let known = kept.iter().position(|kept| kept.file == file);
             let mut entry = known
                 .and_then(|at| kept.remove(at))
-                .filter(|kept| kept.seen < MOST_SEEN)
+                // What could not be opened may have come back.
+                .filter(|kept| kept.seen < MOST_SEEN && !matches!(kept.opened.get(), Some(Err(_))))
                 .unwrap_or_else(|| Kept { file, opened: Opened::default(), seen: 0 });
             entry.seen += 1;
             let opened = entry.opened.clone();
