@@ -3,7 +3,10 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use feedwater::{Cache, DType, Report, cache::Identity};
+use feedwater::{
+    Cache, DType,
+    cache::{CacheReport, Identity},
+};
 use serde::Serialize;
 
 #[derive(Debug, Clone, Default, clap::Args, Serialize)]
@@ -102,17 +105,17 @@ impl Caching {
     }
 }
 
-/// What a cache did, in a line or two; nothing where there is none.
-pub(crate) fn told(report: &Report) -> Option<String> {
-    let cache = report.cache.as_ref()?;
+/// What a cache did, in a line or two.
+pub(crate) fn told(cache: &CacheReport) -> String {
     let count = cache.hits + cache.misses;
     let share = if count > 0 { 100.0 * cache.hits as f64 / count as f64 } else { 0.0 };
+    let why = cache.why.as_ref().map(|why| format!("\nwhy       {why}")).unwrap_or_default();
     let trouble = cache.trouble.as_ref().map(|what| format!("\nwarning: cache: {what}")).unwrap_or_default();
-    Some(format!(
-        "cache     {}: {share:.0} % of {count} samples were there, {} are now{trouble}",
+    format!(
+        "cache     {}: {share:.0} % of {count} samples were there, {} are now{why}{trouble}",
         cache.level.name(),
         cache.entries
-    ))
+    )
 }
 
 /// Bytes with a unit, or without.

@@ -52,9 +52,44 @@ fn it_is_built_shown_checked_and_dropped() {
         "{said}"
     );
     assert!(said.contains("hint: a run makes anew what is damaged"), "{said}");
+    // And it does.
+    ok(&[&["cache", "build", text(&data)], &place[..]].concat());
+    let said = ok(&[&["cache", "verify"], &place[..]].concat());
+    assert!(said.contains(" 0 damaged; 1 more were damaged, and made anew since"), "{said}");
 
     ok(&[&["cache", "clear"], &place[..]].concat());
     assert!(ok(&[&["cache", "stat"], &place[..]].concat()).ends_with("nothing is kept here\n"));
+}
+
+#[test]
+fn a_cache_that_cannot_be_kept_is_told_and_so_is_why_there_is_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, file) = (folder.path().join("data"), folder.path().join("file"));
+    ok(&["generate", "morse", "--out", text(&data), "--clips", "30", "--max-seconds", "2"]);
+    fs::write(&file, "no folder").unwrap();
+    let profile = ["profile", text(&data), "--num-steps", "40", "--step-ms", "0"];
+    let done = feedwater(&[&profile[..], &["--cache", "features", "--cache-dir", text(&file)]].concat());
+    let said = String::from_utf8(done.stderr).unwrap();
+    assert!(
+        done.status.success() && said.contains("warning: cache: `") && said.contains("cannot be made"),
+        "{said}"
+    );
+    let kept = folder.path().join("cache");
+    let done =
+        feedwater(&[&profile[..], &["--cache", "auto", "--cache-dir", text(&kept), "--json"]].concat());
+    let said: Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert!(said["cache"]["why"].as_str().is_some_and(|why| !why.is_empty()), "{said}");
+}
+
+#[test]
+fn a_file_of_settings_by_hand_is_not_written_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("feedwater.toml");
+    fs::write(&file, "threads = 2 # by hand\n").unwrap();
+    let done = feedwater(&["tune", text(folder.path()), "--write", text(&file)]);
+    let said = String::from_utf8(done.stderr).unwrap();
+    assert_eq!(done.status.code(), Some(2));
+    assert!(said.contains("is there already, and not by `tune`") && said.contains("--write"), "{said}");
 }
 
 #[test]

@@ -62,8 +62,27 @@ const MOST_MEDIA_BYTES: u64 = 2 << 30;
 /// The file beside tar shards that names the classes.
 pub(crate) const CLASSES: &str = "classes.json";
 
-/// Writes a dataset into shards of about `shard_bytes` in `folder`. `told` hears of every sample; where it says no, that is an
-/// end. Shards have their names when all are whole; before that, nothing is there but files that end in `.part`.
+/// The shards in a folder that an earlier conversion has made.
+pub fn shards_in(folder: &Path) -> Vec<PathBuf> {
+    named(folder, [".tar", ".feedwater"])
+}
+
+/// What a conversion has left in a folder that was ended before all of it was there.
+pub(crate) fn unfinished(folder: &Path) -> Vec<PathBuf> {
+    named(folder, [".tar.part", ".feedwater.part"])
+}
+
+fn named(folder: &Path, endings: [&str; 2]) -> Vec<PathBuf> {
+    let ours = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("shard-") && endings.iter().any(|ending| name.ends_with(ending))
+    };
+    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).filter(ours).collect()
+}
+
+/// Writes a dataset into shards of about `shard_bytes` in `folder`, which take the place of those that are there. `told` hears
+/// of every sample; where it says no, that is an end. Shards have their names when all are whole; before that, there are files
+/// that end in `.part`, and a folder with such is refused by whoever opens it.
 pub fn convert(
     source: &dyn Source,
     folder: &Path,
@@ -72,6 +91,10 @@ pub fn convert(
     mut told: impl FnMut(u64) -> bool,
 ) -> Result<Converted> {
     fs::create_dir_all(folder).map_err(|error| Error::write(folder, error))?;
+    // Of a conversion that was ended.
+    for part in unfinished(folder) {
+        fs::remove_file(&part).map_err(|error| Error::write(&part, error))?;
+    }
     let mut converted = Converted::default();
     let mut open: Option<Shard> = None;
     let mut whole_ones: Vec<Shard> = Vec::new();
@@ -110,6 +133,11 @@ pub fn convert(
     }
     if let Some(shard) = open.take() {
         converted.bytes += shard.written(&mut whole_ones)?;
+    }
+    // As long as there are parts nobody takes what is there for a dataset: old and new are never one.
+    let replaced = if whole_ones.is_empty() { Vec::new() } else { shards_in(folder) };
+    for old in replaced {
+        fs::remove_file(&old).map_err(|error| Error::write(&old, error))?;
     }
     for shard in whole_ones {
         fs::rename(&shard.part, &shard.path).map_err(|error| Error::write(&shard.path, error))?;

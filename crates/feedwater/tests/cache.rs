@@ -211,6 +211,18 @@ fn files_are_known_by_their_place_or_by_what_is_in_them() {
             assert_eq!(report.misses, if name == "there" { made } else { 10 }, "{name}, {identity:?}");
         }
     }
+    // A file has many paths.
+    let mut paths = vec![folder.path().join("there").join("..").join("here")];
+    #[cfg(unix)]
+    {
+        paths.push(folder.path().join("link"));
+        std::os::unix::fs::symlink(folder.path().join("here"), folder.path().join("link")).unwrap();
+    }
+    for path in paths {
+        let cache = Cache::of(Level::Features).in_folder(kept.join("Path"));
+        let report = epochs(features_first(&path).threads(1).cache(cache), 1).1.unwrap();
+        assert_eq!(report.misses, 0, "{}", path.display());
+    }
 }
 
 #[test]
@@ -393,6 +405,8 @@ fn what_was_damaged_is_whole_again_after_a_run() {
     assert!(report.trouble.unwrap().contains("damaged"));
     let report = epochs(features_first(&data).threads(1).cache(cache()), 1).1.unwrap();
     assert_eq!((report.damaged, report.misses), (0, 0));
+    let verified = cache::verify(&kept, |_, _| {});
+    assert_eq!((verified.whole, verified.damaged, verified.mended), (20, 0, 1));
 }
 
 /// So many writes go well; the one after them writes a half of its bytes, and none after that.

@@ -12,7 +12,7 @@ use std::{
 use common::{clip, wav};
 use feedwater::{
     Fault, Sample, Value,
-    convert::{Form, convert},
+    convert::{Form, convert, shards_in},
     field,
     source::{self, Kind, Source},
 };
@@ -225,4 +225,24 @@ fn classes_of_what_was_there_before_are_not_those_of_what_is_there_now() {
     let text = folder.path().join("corpus.jsonl");
     fs::write(&text, "{\"text\": \"one\"}\n").unwrap();
     assert!(converted(&text, &out, Form::Tar, 1 << 20).classes().is_empty());
+}
+
+#[test]
+fn a_conversion_that_was_not_finished_is_no_dataset() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = arrays(&folder.path().join("npy"));
+    let out = folder.path().join("out");
+    for form in [Form::Shard, Form::Tar] {
+        converted(&data, &out, form, 1);
+        assert_eq!(shards_in(&out).len(), 5, "of {form:?} alone");
+        let part =
+            shards_in(&out)[0].with_extension(if form == Form::Tar { "tar.part" } else { "feedwater.part" });
+        fs::write(&part, b"half").unwrap();
+        let said = source::open(&out).err().unwrap().to_string();
+        assert!(said.contains("a conversion that was not finished") && said.contains("--force"), "{said}");
+        // The next one begins anew, and has fewer.
+        converted(&data, &out, form, 1 << 20);
+        assert_eq!(shards_in(&out).len(), 1);
+        assert!(!part.exists());
+    }
 }

@@ -30,11 +30,11 @@ Examples:
 A cache is found by what its entries were made of: a changed file or setting never
 gives an old result. What `build` makes is what `profile` and pipelines with the same
 stages find; a recipe of `train` has stages of its own, of which it finds `raw` and
-`decoded` here, and keeps the rest as it goes.
+`decoded` here, and keeps the rest as it goes. Without --cache, `build` makes `features`.
 
 Exit codes:
   0  done, and all is whole
-  1  something is damaged: a run makes it anew
+  1  something is damaged: a run makes it anew; or not all could be written
   2  the folder cannot be read, or the command line is wrong";
 
 /// What to do.
@@ -177,6 +177,9 @@ fn build(options: &Build) -> miette::Result<u8> {
         samples.saturating_sub(cache.misses),
         human_bytes(cache.written_bytes),
     );
+    if report.bad > 0 {
+        let _ = write!(said, "\nwarning:  {} samples were left out: see quarantine.jsonl", report.bad);
+    }
     for (name, what) in [("why      ", &cache.why), ("warning: ", &cache.trouble)] {
         if let Some(what) = what {
             said = format!("{said}\n{name} {what}");
@@ -244,6 +247,9 @@ fn verify(place: &Where) -> miette::Result<u8> {
         human_bytes(verified.bytes),
         verified.damaged
     );
+    if verified.mended > 0 {
+        let _ = write!(said, "; {} more were damaged, and made anew since", verified.mended);
+    }
     if verified.torn > 0 {
         let _ = write!(said, "; {} torn at the end, nothing before it is lost", verified.torn);
     }

@@ -10,7 +10,7 @@ use std::{
 
 use feedwater::{
     Value,
-    convert::{self, Converted, Form},
+    convert::{self, Converted, Form, shards_in},
     source::{self, Source},
 };
 use indicatif::{ProgressBar, ProgressStyle};
@@ -96,7 +96,7 @@ struct Figures {
 pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     let form = if options.to == To::Tar { Form::Tar } else { Form::Shard };
     let source = source::open(&options.data).map_err(|error| miette!("{error}"))?;
-    let replaced = prepare(options, lies_in(&options.data, &*source).1)?;
+    prepare(options, lies_in(&options.data, &*source).1)?;
     let bar = progress(source.len(), options.json);
     let before =
         (!options.no_figures).then(|| figures(&options.data, &bar, "reading what is there")).transpose()?;
@@ -110,7 +110,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         let (key, why) = converted.bad.first().cloned().unwrap_or_default();
         return Err(miette!("no sample could be read; the first was `{key}`: {why}"));
     }
-    tidy(&options.out, replaced, &converted)?;
+    tidy(&options.out, &converted)?;
     quarantine(&options.out, &converted.bad)?;
     let after =
         (!options.no_figures).then(|| figures(&options.out, &bar, "reading the shards")).transpose()?;
@@ -128,15 +128,9 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     Ok(u8::from(!bad.is_empty()))
 }
 
-/// Makes sure that nothing is overwritten, and that there is room. Returns the shards that are to be replaced.
-fn prepare(options: &Options, bytes: u64) -> miette::Result<Vec<PathBuf>> {
-    let ours = |path: &PathBuf| {
-        let ending = path.extension().unwrap_or_default();
-        let named = path.file_stem().is_some_and(|name| name.to_string_lossy().starts_with("shard-"));
-        named && (ending == "tar" || ending == "feedwater")
-    };
-    let entries = fs::read_dir(&options.out).into_iter().flatten().flatten();
-    let there: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(ours).collect();
+/// Makes sure that nothing is overwritten, and that there is room.
+fn prepare(options: &Options, bytes: u64) -> miette::Result<()> {
+    let there = shards_in(&options.out);
     // A pattern is no path; what it lies in is.
     let real = |path: &Path| path.canonicalize().or_else(|_| path.parent().unwrap_or(path).canonicalize());
     if let (Ok(data), Ok(out)) = (real(&options.data), options.out.canonicalize())
@@ -158,8 +152,7 @@ fn prepare(options: &Options, bytes: u64) -> miette::Result<Vec<PathBuf>> {
             there.len()
         ));
     }
-    space::check(&options.out, bytes, || 0, "a part of the data")?;
-    Ok(there)
+    space::check(&options.out, bytes, || 0, "a part of the data")
 }
 
 fn among() -> miette::Report {
@@ -169,16 +162,13 @@ fn among() -> miette::Report {
     )
 }
 
-/// Takes away what an earlier conversion has left and this one has not replaced.
-fn tidy(out: &Path, before: Vec<PathBuf>, now: &Converted) -> miette::Result<()> {
-    let mut stale: Vec<PathBuf> = before.into_iter().filter(|path| !now.files.contains(path)).collect();
-    if now.bad.is_empty() {
-        stale.push(out.join("quarantine.jsonl"));
-    }
-    for path in stale.iter().filter(|path| path.exists()) {
-        fs::remove_file(path)
+/// Takes away the list of what an earlier conversion could not read.
+fn tidy(out: &Path, now: &Converted) -> miette::Result<()> {
+    let stale = out.join("quarantine.jsonl");
+    if now.bad.is_empty() && stale.exists() {
+        fs::remove_file(&stale)
             .into_diagnostic()
-            .wrap_err_with(|| format!("cannot take away `{}`", path.display()))?;
+            .wrap_err_with(|| format!("cannot take away `{}`", stale.display()))?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 //! Two short runs against a pretended accelerator: one as a plain loop with one thread has it, one with the settings that
 //! this machine wants. The first is what is diagnosed; the second shows whether the diagnosis was right.
 
-use std::{ffi::OsString, io::IsTerminal, path::PathBuf};
+use std::{cell::RefCell, ffi::OsString, io::IsTerminal, path::PathBuf};
 
 use feedwater_profile::{
     Diagnosis, Record, machine,
@@ -20,7 +20,7 @@ use miette::{IntoDiagnostic, WrapErr, miette};
 use serde_json::json;
 
 use super::report::{print, write};
-use crate::caching::Caching;
+use crate::caching::{self, Caching};
 use crate::profile::{
     attach, cold,
     run::{self, Job},
@@ -184,6 +184,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     };
     let tuned = Setup { threads: cores, prefetch: first.prefetch.max(4), ..first.clone() };
     let progress = progress_bar();
+    let cache = RefCell::new(None);
     let measure = |setup: &Setup, name: &str, file: PathBuf| -> miette::Result<Measured> {
         if options.cold {
             cold::forget(&setup.data)?;
@@ -193,7 +194,15 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
             (options.num_steps * options.batch_size / setup.batch_size).max(40).min(options.num_steps);
         // Asked before each run: it drifts.
         let host = Host { crowding: Some(machine::crowding(cores)), ..host.clone() };
-        let job = Job { name, host: &host, devices: &devices, steps, record: &file, progress: &progress };
+        let job = Job {
+            name,
+            host: &host,
+            devices: &devices,
+            steps,
+            record: &file,
+            progress: &progress,
+            cache: Some(&cache),
+        };
         let mut record = run::run(setup, &job)?;
         record.run.planned_steps = options.total_steps;
         let diagnosis = Diagnosis::of(&record).map_err(|error| miette!("{error}"))?;
@@ -202,6 +211,8 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     let kept = options.record.clone().unwrap_or_else(|| scratch.path().join("first.jsonl"));
     let one = measure(&first, "as a plain loop", kept)?;
     let two = measure(&tuned, "tuned", scratch.path().join("tuned.jsonl"))?;
+    // What is only tried is not the user's own.
+    let cached = cache.borrow().clone();
     let mut verified = Vec::new();
     if options.verify {
         for (what, wish) in verify::wishes(&first, cores) {
@@ -216,6 +227,9 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         }
     }
     progress.finish_and_clear();
+    if let Some(cache) = &cached {
+        eprintln!("{}", caching::told(cache));
+    }
     if let Some(path) = &options.html {
         write(path, &html::render(&one.record, &one.diagnosis).map_err(|error| miette!("{error}"))?)?;
     }
@@ -225,7 +239,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     let printed = if options.json {
         let object = json!({
             "version": 1, "data": options.data, "generated": generated,
-            "run": one.diagnosis, "tuned": two.diagnosis, "verified": verified,
+            "run": one.diagnosis, "tuned": two.diagnosis, "verified": verified, "cache": cached,
         });
         object.to_string()
     } else {

@@ -45,6 +45,10 @@ Exit codes:
 
 /// The file that commands read where they are started.
 pub(crate) const FILE: &str = "feedwater.toml";
+/// How it begins where it was found here, and nobody wrote it by hand.
+const BY_TUNE: &str = "# Found by `feedwater tune";
+/// Fewer say nothing: the first are warm-up.
+const LEAST_STEPS: u64 = 30;
 
 /// What to look for.
 #[derive(Debug, clap::Args)]
@@ -69,7 +73,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 50.0, value_parser = super::profile::milliseconds)]
     step_ms: f64,
     /// Steps of a run
-    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(20..))]
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(LEAST_STEPS..))]
     num_steps: u64,
     /// Try features from a cache, in a folder that is dropped afterwards
     #[arg(long)]
@@ -89,6 +93,7 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options) -> miette::Result<u8> {
+    may_write(&options.write)?;
     let scratch = tempfile::tempdir().into_diagnostic().wrap_err("could not make a folder for records")?;
     let task = options.task.map_or_else(|| Task::of(&options.data), Ok)?;
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -118,8 +123,17 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         // Asked before each run: it drifts.
         let host = Host { crowding: Some(machine::crowding(cores)), ..host.clone() };
         let record = scratch.path().join("probe.jsonl");
-        let steps = (options.num_steps * options.batch_size / point.batch_size).clamp(20, options.num_steps);
-        let job = Job { name: &name, host: &host, devices: &[], steps, record: &record, progress: &progress };
+        let steps =
+            (options.num_steps * options.batch_size / point.batch_size).clamp(LEAST_STEPS, options.num_steps);
+        let job = Job {
+            name: &name,
+            host: &host,
+            devices: &[],
+            steps,
+            record: &record,
+            progress: &progress,
+            cache: None,
+        };
         // The first run of all reads files that nobody has read yet; the first with a cache makes what others find: other
         // types of numbers are other entries.
         let same = |known: &Point| !point.cache || known.cache && known.half == point.half;
@@ -142,6 +156,22 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         print(table(&found, &options.write).trim_end())?;
     }
     Ok(0)
+}
+
+/// Says before a long search, not behind it, that what it finds could not be written.
+fn may_write(file: &Path) -> miette::Result<()> {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+        return Err(miette!("cannot write `{}`: there is no folder `{}`", file.display(), folder.display()));
+    }
+    if fs::read_to_string(file).is_ok_and(|text| !text.starts_with(BY_TUNE)) {
+        return Err(miette!(
+            help = "--write another.toml, or move it away",
+            "`{}` is there already, and not by `tune`",
+            file.display()
+        ));
+    }
+    Ok(())
 }
 
 fn space(options: &Options, task: Task, cores: usize) -> Space {
@@ -215,7 +245,7 @@ fn table(found: &Found, file: &Path) -> String {
 fn settings(options: &Options, point: &Point) -> String {
     let Point { threads, prefetch, batch_size, buckets, half, cache } = point;
     let mut text = format!(
-        "# Found by `feedwater tune {}`: train, profile and cache build read it here. A flag counts more.\n\
+        "{BY_TUNE} {}`: train, profile and cache build read it here. A flag counts more.\n\
          threads = {threads}\nprefetch = {prefetch}\n",
         options.data.display()
     );

@@ -4,11 +4,13 @@
 //! is measured is the input and nothing else, and the same on a laptop as beside a real card.
 
 use std::{
+    cell::RefCell,
     path::Path,
     thread,
     time::{Duration, Instant, SystemTime},
 };
 
+use feedwater::cache::CacheReport;
 use feedwater_profile::{
     Record, Recorder,
     record::{Device, Host, Input, Run, Step},
@@ -27,6 +29,8 @@ pub(crate) struct Job<'a> {
     pub(crate) steps: u64,
     pub(crate) record: &'a Path,
     pub(crate) progress: &'a ProgressBar,
+    /// What a cache did in the first run, or in the first in which something went wrong with it.
+    pub(crate) cache: Option<&'a RefCell<Option<CacheReport>>>,
 }
 
 /// Runs so many steps and gives back what was recorded.
@@ -103,8 +107,18 @@ pub(crate) fn run(setup: &Setup, job: &Job<'_>) -> miette::Result<Record> {
             return Err(miette!("the dataset gives no batch"));
         }
     }
-    recorder.end(measuring(&pipeline.report())).map_err(|error| miette!("{error}"))?;
+    let report = pipeline.report();
+    recorder.end(measuring(&report)).map_err(|error| miette!("{error}"))?;
+    if let Some(mut known) = job.cache.map(RefCell::borrow_mut)
+        && known.as_ref().is_none_or(|known| known.trouble.is_none() && has_trouble(&report))
+    {
+        *known = report.cache;
+    }
     Record::open(job.record).map_err(|error| miette!("{error}"))
+}
+
+fn has_trouble(report: &feedwater::Report) -> bool {
+    report.cache.as_ref().is_some_and(|cache| cache.trouble.is_some())
 }
 
 /// How a batch was made, without the time in which a plain loop waited for its turn.

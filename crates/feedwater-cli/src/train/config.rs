@@ -3,6 +3,7 @@
 
 use std::{ffi::OsString, fs, path::Path};
 
+use clap::CommandFactory;
 use miette::miette;
 use serde_json::Value;
 
@@ -25,15 +26,48 @@ pub(crate) fn spliced(arguments: Vec<OsString>) -> miette::Result<Vec<OsString>>
     let mut flags = Vec::new();
     if found(&arguments) {
         flags.extend(flags_of(Path::new(tune::FILE), command)?);
+        known(Path::new(tune::FILE), &flags, &arguments[1..words])?;
     }
     if let Some(file) = named(&arguments) {
         flags.extend(flags_of(Path::new(&file), command)?);
+        known(Path::new(&file), &flags, &arguments[1..words])?;
     }
     let mut arguments = arguments.into_iter();
     let mut spliced: Vec<OsString> = arguments.by_ref().take(words).collect();
     spliced.extend(flags.into_iter().map(OsString::from));
     spliced.extend(arguments);
     Ok(spliced)
+}
+
+/// Makes sure that a command has all the flags that a file says: nobody typed them, and nobody would look for them there.
+fn known(file: &Path, flags: &[String], words: &[OsString]) -> miette::Result<()> {
+    let mut command = crate::Cli::command();
+    for word in words {
+        // A word that is no command is told by whoever reads the command line.
+        let Some(word) = word.to_str() else { return Ok(()) };
+        let Some(next) = command.find_subcommand(word).cloned() else { return Ok(()) };
+        command = next;
+    }
+    let names: Vec<&str> = command
+        .get_arguments()
+        .flat_map(|argument| argument.get_long_and_visible_aliases().into_iter().flatten())
+        .chain(command.get_arguments().flat_map(|argument| argument.get_all_aliases().into_iter().flatten()))
+        .collect();
+    for flag in flags {
+        let name = flag.trim_start_matches('-').split('=').next().unwrap_or_default();
+        if !names.contains(&name) {
+            let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+            let words = words.join(" ");
+            return Err(miette!(
+                help = format!(
+                    "`feedwater {words} --help` lists them; what is for one command alone stands below [train], [profile] or [cache]"
+                ),
+                "`{}` says `{name}`, and `feedwater {words}` has no such flag",
+                file.display()
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Whether a command has settings from `feedwater.toml`.
@@ -53,9 +87,11 @@ fn reads(arguments: &[OsString]) -> Option<(&'static str, usize)> {
 
 /// What a file says, as flags of a command.
 fn flags_of(path: &Path, command: &str) -> miette::Result<Vec<String>> {
+    let toml = path.extension().is_some_and(|ending| ending == "toml");
     let wrong = |what: String| {
+        let like = if toml { "batch-size = 16" } else { "batch_size: 16" };
         miette!(
-            help = "keys are the names of flags: `batch_size: 16`",
+            help = format!("keys are the names of flags: `{like}`"),
             "`{}` cannot be used: {what}",
             path.display()
         )
@@ -65,9 +101,11 @@ fn flags_of(path: &Path, command: &str) -> miette::Result<Vec<String>> {
         return Err(wrong(format!("it has {size} bytes")));
     }
     let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-    let toml = path.extension().is_some_and(|ending| ending == "toml");
     let mut said: Value = if toml {
-        toml::from_str(&text).map_err(|error| wrong(error.message().to_owned()))?
+        toml::from_str(&text).map_err(|error| {
+            let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+            wrong(format!("line {}: {}", before.matches('\n').count() + 1, error.message()))
+        })?
     } else {
         serde_saphyr::from_str(&text).map_err(|error| wrong(error.to_string()))?
     };
@@ -75,9 +113,12 @@ fn flags_of(path: &Path, command: &str) -> miette::Result<Vec<String>> {
     if let Value::Object(map) = &mut said
         && toml
     {
-        for other in ["train", "profile", "cache"].iter().filter(|other| **other != command) {
-            map.retain(|key, value| key != other || !value.is_object());
+        const SECTIONS: [&str; 3] = ["train", "profile", "cache"];
+        let sections = map.iter().filter(|(_, value)| value.is_object());
+        if let Some((name, _)) = sections.into_iter().find(|(name, _)| !SECTIONS.contains(&name.as_str())) {
+            return Err(wrong(format!("there is no section [{name}]: there are {}", SECTIONS.join(", "))));
         }
+        map.retain(|key, value| key == command || !value.is_object());
     }
     let mut flags = Vec::new();
     flatten(&said, &mut flags).map_err(wrong)?;
@@ -161,6 +202,17 @@ mod tests {
         let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
         assert_eq!(reads(&words("feedwater train whisper --bf16")), Some(("train", 3)));
         assert_eq!(reads(&words("feedwater cache build data")), Some(("cache", 3)));
+        fs::write(&path, "threads = 2\n\n[profil]\nbatch-size = 8\n").unwrap();
+        let said = flags_of(&path, "profile").unwrap_err().to_string();
+        assert!(said.contains("there is no section [profil]: there are train, profile, cache"), "{said}");
+        fs::write(&path, "threads = 2\nprefetch = = 3\n").unwrap();
+        let said = flags_of(&path, "profile").unwrap_err().to_string();
+        assert!(said.contains("line 2: "), "{said}");
+        let flags = |flag: &str| known(&path, &[flag.to_owned()], &words("cache build"));
+        assert!(flags("--threads=2").is_ok() && flags("--cache-dtype=f16").is_ok());
+        let said = flags("--thread=2").unwrap_err().to_string();
+        assert!(said.ends_with("says `thread`, and `feedwater cache build` has no such flag"), "{said}");
+        assert!(known(&path, &["--num-workers=2".to_owned()], &words("train whisper")).is_ok());
         // A script has settings of its own.
         assert_eq!(reads(&words("feedwater profile -- python train.py")), None);
         assert_eq!(reads(&words("feedwater train --help")), None);

@@ -451,7 +451,7 @@ fn as_text(summary: &Summary, seconds: f64) -> String {
         summary.steps,
         100.0 * summary.loader_cores
     )];
-    lines.extend(caching::told(&summary.loader));
+    lines.extend(summary.loader.cache.as_ref().map(caching::told));
     lines.extend(summary.loader.tuning.iter().map(|decision| format!("tuned     {decision}")));
     if let Some(score) = &summary.last {
         lines.push(format!("held out  loss {:.3}{}", score.loss, wrong_in_words(score)));

@@ -5,6 +5,7 @@
 //! later entry of the same key stands for an earlier one: what was damaged and made anew is whole again.
 
 use std::{
+    collections::HashSet,
     fs::{self, File},
     io,
     path::{Path, PathBuf},
@@ -501,8 +502,10 @@ pub fn held(folder: &Path) -> Vec<Held> {
 pub struct Verified {
     /// Entries that are what was written.
     pub whole: u64,
-    /// Entries and records that are not.
+    /// Entries and records that are not, and that nothing else stands for.
     pub damaged: u64,
+    /// Entries that are not, and were made anew since.
+    pub mended: u64,
     /// Shards whose writer was ended in the midst of an entry, or whose tail is lost: nothing in front of it is.
     pub torn: u64,
     /// Bytes that were read.
@@ -516,17 +519,27 @@ pub fn verify(folder: &Path, mut shard: impl FnMut(u64, u64)) -> Verified {
     let mut verified = Verified::default();
     let names = names(folder, "");
     let count = names.len() as u64;
+    let mut keys = Keys::default();
     for (number, name) in names.into_iter().enumerate() {
-        if let Err(why) = verify_shard(folder, &name, &mut verified) {
+        if let Err(why) = verify_shard(folder, &name, &mut verified, &mut keys) {
             verified.damaged += 1;
             verified.wrong.push(format!("{name}: {why}"));
         }
         shard(number as u64 + 1, count);
     }
+    verified.mended = keys.damaged.iter().filter(|key| keys.whole.contains(key)).count() as u64;
+    verified.damaged -= verified.mended;
     verified
 }
 
-fn verify_shard(folder: &Path, name: &str, verified: &mut Verified) -> Result<(), String> {
+/// Whose entries are whole, and whose are not.
+#[derive(Default)]
+struct Keys {
+    whole: HashSet<([u8; 32], Key)>,
+    damaged: Vec<([u8; 32], Key)>,
+}
+
+fn verify_shard(folder: &Path, name: &str, verified: &mut Verified, keys: &mut Keys) -> Result<(), String> {
     let (index, data) = match shard::open(folder, name) {
         Ok((index, data)) if index.size().unwrap_or(0) > 0 => (index, data),
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.to_string()),
@@ -557,7 +570,14 @@ fn verify_shard(folder: &Path, name: &str, verified: &mut Verified) -> Result<()
             && read_exact_at(&data, &mut bytes, record.offset).is_ok()
             && shard::check(record.key, &bytes) == record.check;
         verified.bytes += bytes.len() as u64;
-        if whole { verified.whole += 1 } else { damaged += 1 }
+        let key = (head.chain, record.key);
+        if whole {
+            verified.whole += 1;
+            keys.whole.insert(key);
+        } else {
+            damaged += 1;
+            keys.damaged.push(key);
+        }
     }
     if rest > 0 || data.size().unwrap_or(0) > end {
         verified.torn += 1;

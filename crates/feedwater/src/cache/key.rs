@@ -5,12 +5,11 @@
 //! made of something else has another.
 
 use std::{
-    borrow::Cow,
     collections::HashMap,
     fs::{File, Metadata},
     hash::{BuildHasherDefault, Hasher},
-    path::Path,
-    sync::Arc,
+    path::{Path, PathBuf},
+    sync::{Arc, PoisonError, RwLock},
     time::UNIX_EPOCH,
 };
 
@@ -57,9 +56,36 @@ pub(crate) struct Chain {
     pub(crate) hash: [u8; 32],
     /// In words, for people.
     pub(crate) words: String,
+    folders: Folders,
+}
+
+/// Where folders really are: one file has many paths, by `..` and by links. Asked once for each folder.
+#[derive(Debug, Clone, Default)]
+struct Folders(Arc<RwLock<HashMap<PathBuf, PathBuf>>>);
+
+impl Folders {
+    /// From the root on, and by no link: two folders may hold the same names.
+    fn real(&self, path: &Path) -> PathBuf {
+        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return path.to_owned() };
+        let known =
+            self.0.read().unwrap_or_else(PoisonError::into_inner).get(folder).map(|real| real.join(name));
+        known.unwrap_or_else(|| {
+            let here = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+            let real = here.canonicalize().or_else(|_| std::path::absolute(here));
+            let real = real.unwrap_or_else(|_| folder.to_owned());
+            let path = real.join(name);
+            self.0.write().unwrap_or_else(PoisonError::into_inner).insert(folder.to_owned(), real);
+            path
+        })
+    }
 }
 
 impl Chain {
+    /// Of this hash.
+    pub(crate) fn new(hash: [u8; 32], words: String) -> Self {
+        Self { hash, words, folders: Folders::default() }
+    }
+
     /// Of these stages. The last word is the type of the numbers.
     pub(crate) fn of(stages: &[Arc<dyn Stage>], dtype: DType) -> Self {
         let mut hasher = blake3::Hasher::new();
@@ -73,7 +99,7 @@ impl Chain {
         }
         part(&mut hasher, dtype.name().as_bytes());
         let what = if names.is_empty() { "files".to_owned() } else { names.join(", ") };
-        Self { hash: *hasher.finalize().as_bytes(), words: format!("{what}: {}", dtype.name()) }
+        Self::new(*hasher.finalize().as_bytes(), format!("{what}: {}", dtype.name()))
     }
 
     /// The key of a sample as its source gives it.
@@ -83,7 +109,7 @@ impl Chain {
         fields.sort_by_key(|(name, _)| *name);
         for (name, value) in fields {
             part(&mut hasher, name.as_bytes());
-            value_of(&mut hasher, value, identity)?;
+            value_of(&mut hasher, value, identity, &self.folders)?;
         }
         Ok(short(&hasher))
     }
@@ -91,7 +117,7 @@ impl Chain {
     /// The key of a file's bytes, whichever part of it is wanted.
     pub(crate) fn key_of_file(&self, media: &Media, identity: Identity) -> Result<Key, Fault> {
         let mut hasher = blake3::Hasher::new_keyed(&self.hash);
-        media_of(&mut hasher, media, identity)?;
+        media_of(&mut hasher, media, identity, &self.folders)?;
         Ok(short(&hasher))
     }
 }
@@ -108,11 +134,16 @@ fn part(hasher: &mut blake3::Hasher, bytes: &[u8]) {
     hasher.update(bytes);
 }
 
-fn value_of(hasher: &mut blake3::Hasher, value: &Value, identity: Identity) -> Result<(), Fault> {
+fn value_of(
+    hasher: &mut blake3::Hasher,
+    value: &Value,
+    identity: Identity,
+    folders: &Folders,
+) -> Result<(), Fault> {
     match value {
         Value::Media(media) => {
             hasher.update(&[0]);
-            media_of(hasher, media, identity)?;
+            media_of(hasher, media, identity, folders)?;
             hasher.update(&[u8::from(media.window.is_some())]);
             if let Some(Window { start_seconds, length_seconds }) = media.window {
                 hasher.update(&start_seconds.to_le_bytes());
@@ -163,16 +194,22 @@ fn value_of(hasher: &mut blake3::Hasher, value: &Value, identity: Identity) -> R
     Ok(())
 }
 
-fn media_of(hasher: &mut blake3::Hasher, media: &Media, identity: Identity) -> Result<(), Fault> {
+fn media_of(
+    hasher: &mut blake3::Hasher,
+    media: &Media,
+    identity: Identity,
+    folders: &Folders,
+) -> Result<(), Fault> {
+    let path = || folders.real(&media.path);
     match (&media.place, identity) {
         (MediaPlace::Bytes(bytes), _) => part(hasher, bytes),
         (_, Identity::Content) => return media.read(|input| content_of(hasher, input)),
         (MediaPlace::File, Identity::Path) => {
-            path_of(hasher, &media.path);
+            part(hasher, path().as_os_str().as_encoded_bytes());
             about(hasher, &std::fs::metadata(&media.path)?);
         }
         (MediaPlace::Range { file, offset, length, member, .. }, Identity::Path) => {
-            path_of(hasher, &media.path);
+            part(hasher, path().as_os_str().as_encoded_bytes());
             about(hasher, &File::metadata(file)?);
             hasher.update(&offset.to_le_bytes());
             hasher.update(&length.to_le_bytes());
@@ -180,16 +217,6 @@ fn media_of(hasher: &mut blake3::Hasher, media: &Media, identity: Identity) -> R
         }
     }
     Ok(())
-}
-
-/// From the root on: two folders may hold the same names.
-fn path_of(hasher: &mut blake3::Hasher, path: &Path) {
-    let path = if path.is_absolute() {
-        Cow::Borrowed(path)
-    } else {
-        std::path::absolute(path).map_or(Cow::Borrowed(path), Cow::Owned)
-    };
-    part(hasher, path.as_os_str().as_encoded_bytes());
 }
 
 fn about(hasher: &mut blake3::Hasher, metadata: &Metadata) {

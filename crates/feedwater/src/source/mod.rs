@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::{
+    convert::unfinished,
     error::{Error, Fault, Result},
     sample::Sample,
 };
@@ -98,6 +99,12 @@ pub fn open_as(path: impl AsRef<Path>, kind: Kind) -> Result<Box<dyn Source>> {
         }
         Kind::Audio | Kind::Npy => Box::new(Files::open(path, kind)?),
         Kind::Text => Box::new(Text::open(path)?),
+        Kind::Tar | Kind::Shard if !unfinished(path).is_empty() => {
+            return Err(Error::config_hint(
+                format!("`{}` is a conversion that was not finished", path.display()),
+                "convert it once more with `--force`; what ends in `.part` is of no use",
+            ));
+        }
         Kind::Tar => Box::new(Tar::open(path)?),
         Kind::Parquet => Box::new(Parquet::open(path)?),
         Kind::Shard => Box::new(Shards::open(path)?),

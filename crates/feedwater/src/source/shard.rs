@@ -54,7 +54,7 @@ struct Names {
 
 /// What a shard says that it is.
 fn chain() -> Chain {
-    Chain { hash: *blake3::hash(b"a dataset of samples").as_bytes(), words: "dataset".to_owned() }
+    Chain::new(*blake3::hash(b"a dataset of samples").as_bytes(), "dataset".to_owned())
 }
 
 /// A shard that is being written.
