@@ -52,8 +52,9 @@ fn it_is_built_shown_checked_and_dropped() {
         "{said}"
     );
     assert!(said.contains("hint: a run makes anew what is damaged"), "{said}");
-    // And it does.
-    ok(&[&["cache", "build", text(&data)], &place[..]].concat());
+    // And it does, and says what it found.
+    let built = feedwater(&[&["cache", "build", text(&data)], &place[..]].concat());
+    assert_eq!(built.status.code(), Some(1));
     let said = ok(&[&["cache", "verify"], &place[..]].concat());
     assert!(said.contains(" 0 damaged; 1 more were damaged, and made anew since"), "{said}");
 
