@@ -407,6 +407,13 @@ fn what_was_damaged_is_whole_again_after_a_run() {
     assert_eq!((report.damaged, report.misses), (0, 0));
     let verified = cache::verify(&kept, |_, _| {});
     assert_eq!((verified.whole, verified.damaged, verified.mended), (20, 0, 1));
+    let indices = shards(&kept, "index");
+    for path in &indices {
+        fs::remove_file(path).unwrap();
+    }
+    let verified = cache::verify(&kept, |_, _| {});
+    assert_eq!((verified.whole, verified.damaged as usize), (0, indices.len()));
+    assert_eq!(cache::held(&kept)[0].what, "damaged");
 }
 
 /// So many writes go well; the one after them writes a half of its bytes, and none after that.

@@ -218,7 +218,8 @@ fn setup(options: &Options, task: Task, point: &Point, kept: &Path) -> Setup {
 
 fn words(point: &Point) -> String {
     let Point { threads, prefetch, batch_size, buckets, half, cache } = point;
-    let mut words = format!("{threads} threads, {prefetch} ahead, batch {batch_size}");
+    let plural = if *threads == 1 { "" } else { "s" };
+    let mut words = format!("{threads} thread{plural}, {prefetch} ahead, batch {batch_size}");
     for (on, word) in [(buckets, ", buckets"), (half, ", f16"), (cache, ", cache")] {
         if *on {
             words += word;
@@ -228,12 +229,12 @@ fn words(point: &Point) -> String {
 }
 
 fn table(found: &Found, file: &Path) -> String {
-    let mut text = format!("{:<44}{:>12}{:>12}\n", "SETTING", "predicted/s", "measured/s");
-    for Row { point, predicted, measured, .. } in &found.rows {
+    let mut text = format!("{:<44}{:>12}{:>12}{:>6}\n", "SETTING", "predicted/s", "measured/s", "runs");
+    for Row { point, predicted, measured, runs } in &found.rows {
         let number = |rate: Option<f64>| rate.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}"));
         let mark = if *point == found.best { "  best" } else { "" };
-        let _ =
-            writeln!(text, "{:<44}{:>12}{:>12}{mark}", words(point), number(*predicted), number(*measured));
+        let (predicted, measured) = (number(*predicted), number(*measured));
+        let _ = writeln!(text, "{:<44}{predicted:>12}{measured:>12}{runs:>6}{mark}", words(point));
     }
     let _ =
         writeln!(text, "\n{} settings, {} of them tried; samples a second", found.settings, found.rows.len());

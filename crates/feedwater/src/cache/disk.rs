@@ -475,12 +475,17 @@ pub struct Held {
 pub fn held(folder: &Path) -> Vec<Held> {
     let mut all: Vec<([u8; 32], Held)> = Vec::new();
     for name in names(folder, "") {
-        let Ok((index, _)) = shard::open(folder, &name) else { continue };
-        let head = shard::read_head(&index);
-        let (chain, what) =
-            head.as_ref().map_or(([0; 32], "damaged".to_owned()), |head| (head.chain, head.words.clone()));
-        let entries = head
-            .map_or(0, |head| index.size().unwrap_or(0).saturating_sub(head.bytes) / shard::RECORD as u64);
+        let index = shard::open(folder, &name).ok().map(|(index, _)| index);
+        if index.is_none() && size(folder, &name) <= shard::DATA_HEAD {
+            // It was begun, and no more.
+            continue;
+        }
+        let head =
+            index.as_ref().and_then(|index| Some((shard::read_head(index)?, index.size().unwrap_or(0))));
+        let (chain, what) = head
+            .as_ref()
+            .map_or(([0; 32], "damaged".to_owned()), |(head, _)| (head.chain, head.words.clone()));
+        let entries = head.map_or(0, |(head, size)| size.saturating_sub(head.bytes) / shard::RECORD as u64);
         let seconds =
             used(folder, &name).duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let at = all.iter().position(|(known, _)| *known == chain).unwrap_or_else(|| {
@@ -543,6 +548,9 @@ fn verify_shard(folder: &Path, name: &str, verified: &mut Verified, keys: &mut K
     let (index, data) = match shard::open(folder, name) {
         Ok((index, data)) if index.size().unwrap_or(0) > 0 => (index, data),
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.to_string()),
+        Err(_) if size(folder, name) > shard::DATA_HEAD => {
+            return Err("one of its two files is gone".to_owned());
+        }
         // It was begun, and no more.
         _ => {
             verified.torn += 1;
