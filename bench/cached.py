@@ -5,8 +5,9 @@
 The data is a folder of WAV files (bench/make_data.py makes one). Each row is a process of its own that reads all features once, so
 that memory was touched before, and then, counted, 25 times, in batches of 16 of 80 × 3000, in another random order each time, from a
 cache that an earlier process wrote and that the system has in memory; `ram` is Feedwater's cache of this name, which the first,
-uncounted epoch fills. One thread each, unless it says otherwise. All take turns; figures are medians. What building took and what lies on the disk stands beside them, and
-`epochs to pay` is after how many epochs building has paid, in CPU time, against making features anew with the same program.
+uncounted epoch fills. One thread each, unless it says otherwise. All take turns; figures are medians. What building took and what
+lies on the disk stands beside them, and `epochs to pay` is after how many epochs building has paid, in CPU time, against making
+features anew with the same program.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 //! Which settings are best for this data on this machine? Predictions first, short runs second.
 //!
 //! One run says what every other setting would bring ([`crate::what_if`]); the most promising are then tried, by turns, since
-//! a machine's pace drifts; and from the best of them one goes on to its neighbours until none is better, telling those apart that are close by more runs. Of settings that are
-//! as good as each other the plainest is taken: fewer threads, a shorter queue, no cache.
+//! a machine's pace drifts; and from the best of them one goes on to its neighbours until none is better. Those that are close
+//! are told apart by more runs. Of settings that are as good as each other the plainest is taken: fewer threads, a shorter
+//! queue, no cache.
 
 use serde::Serialize;
 
