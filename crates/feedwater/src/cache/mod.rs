@@ -9,6 +9,7 @@
 mod choose;
 mod disk;
 pub(crate) mod entry;
+mod examine;
 pub(crate) mod key;
 mod keep;
 mod look;
@@ -23,7 +24,7 @@ use std::{
 };
 
 pub use choose::{Choice, Cost, Costs, Room, choose};
-pub use disk::{Held, Verified, clear, held, verify};
+pub use examine::{Held, Verified, clear, held, verify};
 pub use keep::CacheReport;
 pub(crate) use keep::{Keeper, Kept, Outcome};
 

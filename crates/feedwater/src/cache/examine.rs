@@ -1,0 +1,164 @@
+//! What lies in a folder, is it whole, and away with it: for people, and without a run.
+
+use std::{collections::HashSet, io, path::Path, time::SystemTime};
+
+use serde::Serialize;
+
+use super::{
+    disk::{names, remove, size, used},
+    key::Key,
+    shard,
+};
+use crate::read::{ReadAt, read_exact_at};
+
+/// What a folder holds of one chain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Held {
+    /// What was done to it, in words.
+    pub what: String,
+    /// Files, in pairs.
+    pub shards: u64,
+    /// Entries.
+    pub entries: u64,
+    /// Bytes on the disk.
+    pub bytes: u64,
+    /// When it was last used, in seconds since 1970.
+    pub used_unix_seconds: u64,
+}
+
+/// What a folder holds, chain by chain, the last used first.
+pub fn held(folder: &Path) -> Vec<Held> {
+    let mut all: Vec<([u8; 32], Held)> = Vec::new();
+    for name in names(folder, "") {
+        let index = shard::open(folder, &name).ok().map(|(index, _)| index);
+        if index.is_none() && size(folder, &name) <= shard::DATA_HEAD {
+            // It was begun, and no more.
+            continue;
+        }
+        let head =
+            index.as_ref().and_then(|index| Some((shard::read_head(index)?, index.size().unwrap_or(0))));
+        let (chain, what) = head
+            .as_ref()
+            .map_or(([0; 32], "damaged".to_owned()), |(head, _)| (head.chain, head.words.clone()));
+        let entries = head.map_or(0, |(head, size)| size.saturating_sub(head.bytes) / shard::RECORD as u64);
+        let seconds =
+            used(folder, &name).duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let at = all.iter().position(|(known, _)| *known == chain).unwrap_or_else(|| {
+            all.push((chain, Held { what, shards: 0, entries: 0, bytes: 0, used_unix_seconds: 0 }));
+            all.len() - 1
+        });
+        let held = &mut all[at].1;
+        held.shards += 1;
+        held.entries += entries;
+        held.bytes += size(folder, &name);
+        held.used_unix_seconds = held.used_unix_seconds.max(seconds);
+    }
+    all.sort_by_key(|(_, held)| std::cmp::Reverse(held.used_unix_seconds));
+    all.into_iter().map(|(_, held)| held).collect()
+}
+
+/// What was found when every entry was read.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Verified {
+    /// Entries that are what was written.
+    pub whole: u64,
+    /// Entries and records that are not, and that nothing else stands for.
+    pub damaged: u64,
+    /// Entries that are not, and were made anew since.
+    pub mended: u64,
+    /// Shards whose writer was ended in the midst of an entry, or whose tail is lost: nothing in front of it is.
+    pub torn: u64,
+    /// Bytes that were read.
+    pub bytes: u64,
+    /// What is wrong with which shard.
+    pub wrong: Vec<String>,
+}
+
+/// Reads everything in a folder. `shard` is told of every shard that is through.
+pub fn verify(folder: &Path, mut shard: impl FnMut(u64, u64)) -> Verified {
+    let mut verified = Verified::default();
+    let names = names(folder, "");
+    let count = names.len() as u64;
+    let mut keys = Keys::default();
+    for (number, name) in names.into_iter().enumerate() {
+        if let Err(why) = verify_shard(folder, &name, &mut verified, &mut keys) {
+            verified.damaged += 1;
+            verified.wrong.push(format!("{name}: {why}"));
+        }
+        shard(number as u64 + 1, count);
+    }
+    verified.mended = keys.damaged.iter().filter(|key| keys.whole.contains(key)).count() as u64;
+    verified.damaged -= verified.mended;
+    verified
+}
+
+/// Whose entries are whole, and whose are not.
+#[derive(Default)]
+struct Keys {
+    whole: HashSet<([u8; 32], Key)>,
+    damaged: Vec<([u8; 32], Key)>,
+}
+
+fn verify_shard(folder: &Path, name: &str, verified: &mut Verified, keys: &mut Keys) -> Result<(), String> {
+    let (index, data) = match shard::open(folder, name) {
+        Ok((index, data)) if index.size().unwrap_or(0) > 0 => (index, data),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.to_string()),
+        Err(_) if size(folder, name) > shard::DATA_HEAD => {
+            return Err("one of its two files is gone".to_owned());
+        }
+        // It was begun, and no more.
+        _ => {
+            verified.torn += 1;
+            return Ok(());
+        }
+    };
+    let head = shard::read_head(&index).ok_or("the head of its index is damaged")?;
+    if !shard::belongs(&data, head.shard) {
+        return Err("its data are damaged, or another's".to_owned());
+    }
+    let records = shard::read_records(&index, &head, 0).map_err(|error| error.to_string())?;
+    let (mut damaged, mut end) = (0, shard::DATA_HEAD);
+    let mut bytes = Vec::new();
+    let rest = (index.size().unwrap_or(0).saturating_sub(head.bytes)) % shard::RECORD as u64;
+    for record in &records {
+        let Some(record) = record else {
+            damaged += 1;
+            continue;
+        };
+        end = end.max(record.end());
+        // What a record says of a length is not believed before the file has it.
+        let there = record.end() <= data.size().unwrap_or(0);
+        bytes.resize(if there { record.length as usize } else { 0 }, 0);
+        let whole = there
+            && read_exact_at(&data, &mut bytes, record.offset).is_ok()
+            && shard::check(record.key, &bytes) == record.check;
+        verified.bytes += bytes.len() as u64;
+        let key = (head.chain, record.key);
+        if whole {
+            verified.whole += 1;
+            keys.whole.insert(key);
+        } else {
+            damaged += 1;
+            keys.damaged.push(key);
+        }
+    }
+    if rest > 0 || data.size().unwrap_or(0) > end {
+        verified.torn += 1;
+    }
+    if damaged > 0 {
+        verified.damaged += damaged;
+        verified.wrong.push(format!("{name}: {damaged} of {} entries are damaged", records.len()));
+    }
+    Ok(())
+}
+
+/// Takes all shards of a folder away, and nothing else. How many bytes that were.
+pub fn clear(folder: &Path) -> io::Result<u64> {
+    let mut bytes = 0;
+    for name in names(folder, "") {
+        let held = size(folder, &name);
+        remove(folder, &name)?;
+        bytes += held;
+    }
+    Ok(bytes)
+}
