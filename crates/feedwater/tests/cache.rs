@@ -323,17 +323,23 @@ fn spoil(seed: u64, folder: &Path, files: &[(PathBuf, Vec<u8>)]) -> String {
 #[test]
 fn ten_thousand_things_that_happen_to_its_files_are_noticed_and_no_batch_is_wrong() {
     let folder = tempfile::tempdir().unwrap();
-    let data = folder.path().join("data");
-    fs::create_dir(&data).unwrap();
-    for number in 0..6_u8 {
-        fs::write(data.join(format!("{number}.npy")), npy(3 + 2 * number as usize, number)).unwrap();
-    }
-    let build = || Pipeline::open(&data).unwrap().decode(Npy).batch(Batch::of(6)).threads(1).shuffle(false);
-    let right = epochs(build(), 1).0;
+    // The largest of the second half is looked at where it lies; all others are read.
+    let data = [13, 5_000].map(|rows| {
+        let data = folder.path().join(format!("data{rows}"));
+        fs::create_dir(&data).unwrap();
+        for (number, rows) in [3, 5, 7, 9, 11, rows].into_iter().enumerate() {
+            fs::write(data.join(format!("{number}.npy")), npy(rows, number as u8)).unwrap();
+        }
+        data
+    });
     std::thread::scope(|scope| {
-        for half in 0..2_u64 {
-            let (build, right, folder) = (&build, &right, folder.path());
+        for (half, data) in data.iter().enumerate() {
+            let folder = folder.path();
             scope.spawn(move || {
+                let build = || {
+                    Pipeline::open(data).unwrap().decode(Npy).batch(Batch::of(6)).threads(1).shuffle(false)
+                };
+                let right = epochs(build(), 1).0;
                 let kept = folder.join(format!("cache{half}"));
                 let cache = || Cache::of(Level::Features).in_folder(&kept);
                 epochs(build().cache(cache()), 1);
@@ -343,10 +349,10 @@ fn ten_thousand_things_that_happen_to_its_files_are_noticed_and_no_batch_is_wron
                     .map(|path| (path.clone(), fs::read(path).unwrap()))
                     .collect();
                 for seed in 0..5_000 {
-                    let what = spoil(seed * 2 + half, &kept, &files);
+                    let what = spoil(seed * 2 + half as u64, &kept, &files);
                     let verified = cache::verify(&kept, |_, _| {});
                     let (got, report) = epochs(build().cache(cache()), 1);
-                    assert_eq!(got, *right, "{what}");
+                    assert_eq!(got, right, "{what}");
                     let report = report.unwrap();
                     if !what.is_empty() {
                         assert!(verified.damaged + verified.torn > 0, "not noticed: {what}");
@@ -364,6 +370,38 @@ fn ten_thousand_things_that_happen_to_its_files_are_noticed_and_no_batch_is_wron
             });
         }
     });
+}
+
+/// What is looked at where it lies may go away meanwhile, which `read` would tell and a process could end by.
+#[test]
+fn a_file_that_is_cut_short_while_it_is_read_ends_nothing_and_spoils_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    fs::create_dir(&data).unwrap();
+    for number in 0..8_u8 {
+        fs::write(data.join(format!("{number}.npy")), npy(20_000, number)).unwrap();
+    }
+    let build = || Pipeline::open(&data).unwrap().decode(Npy).batch(Batch::of(4)).threads(2);
+    let right = epochs(build(), 4).0;
+    let mut damaged = 0;
+    for round in 0..40_u64 {
+        let kept = folder.path().join(format!("cache{round}"));
+        let cache = || Cache::of(Level::Features).in_folder(&kept);
+        epochs(build().cache(cache()), 1);
+        let shard = File::options().write(true).open(&shards(&kept, "data")[0]).unwrap();
+        let length = shard.metadata().unwrap().len();
+        let (got, report) = std::thread::scope(|scope| {
+            scope.spawn(move || {
+                std::thread::sleep(Duration::from_micros(round * 50));
+                shard.set_len(length * (round % 8) / 8).unwrap();
+            });
+            epochs(build().cache(cache()), 4)
+        });
+        assert_eq!(got, right, "round {round}");
+        damaged += report.unwrap().damaged;
+        fs::remove_dir_all(&kept).unwrap();
+    }
+    assert!(damaged > 0, "nothing was lost in time");
 }
 
 /// Killed between the making of a file and its first byte, it was called damaged.

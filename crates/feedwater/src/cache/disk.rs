@@ -9,7 +9,7 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError, RwLock,
+        Arc, Mutex, OnceLock, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant, SystemTime},
@@ -21,7 +21,11 @@ use super::{
     key::{ByKey, Chain, Key},
     shard::{self, Head, Record},
 };
-use crate::read::{ReadAt, read_exact_at, write_all_at};
+use crate::read::{
+    ReadAt,
+    mapped::{Mapped, View},
+    read_exact_at, write_all_at,
+};
 
 /// Writes bytes at a place of a file.
 pub(crate) type Write = fn(&File, &[u8], u64) -> io::Result<()>;
@@ -83,6 +87,8 @@ struct Shard {
     /// Looked at now and then: one open file a shard is enough where a cache has hundreds.
     index: PathBuf,
     data: File,
+    /// The data, to be read in place; nothing where that cannot be.
+    mapped: OnceLock<Option<Arc<Mapped>>>,
     /// Records that were read.
     seen: Mutex<u32>,
     touched: Mutex<Option<Instant>>,
@@ -157,6 +163,18 @@ impl Shards {
         let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
         let place = index.places.get(&key)?;
         Some(Found { shard: index.shards[place.shard as usize].clone(), place: *place })
+    }
+
+    /// An entry that can be looked at where it is, if it is what was written. Where it cannot, it is to be read.
+    pub(super) fn view(found: &Found) -> Option<View> {
+        let Record { key, offset, check, .. } = found.place.record;
+        let view = found
+            .shard
+            .mapped()?
+            .view(usize::try_from(offset).ok()?..usize::try_from(found.place.record.end()).ok()?)?;
+        let whole = shard::check(key, view.as_slice()) == check && view.is_whole();
+        whole.then(|| found.shard.touch())?;
+        Some(view)
     }
 
     /// Reads an entry into bytes of its length. Whether it is what was written; where it is not, it is forgotten.
@@ -399,7 +417,15 @@ impl Shard {
         }
         let [index, _] = paths(folder, name);
         let name = name.to_owned();
-        Ok(Self { name, head, index, data, seen: Mutex::default(), touched: Mutex::default() })
+        let (mapped, seen, touched) = (OnceLock::new(), Mutex::default(), Mutex::default());
+        Ok(Self { name, head, index, data, mapped, seen, touched })
+    }
+
+    /// Its data in place, as many as a shard may have.
+    fn mapped(&self) -> Option<&Arc<Mapped>> {
+        // SAFETY: what was appended is never written again.
+        let map = || unsafe { Mapped::new(&self.data, 2 * SHARD_BYTES as usize) }.map(Arc::new);
+        self.mapped.get_or_init(map).as_ref()
     }
 
     /// Writes down that it was used, now and then. Where nobody may write, nobody takes it away either.

@@ -1,10 +1,11 @@
 //! What is kept of a sample? Its fields as bytes, and back.
 //!
 //! The numbers of the largest field come first, so that single precision is read straight into the buffer that travels on,
-//! without a copy. Behind them are the other fields, and how many bytes those take:
+//! without a copy. Behind them are the other fields, and how many bytes those take. With as many zeros as make it a
+//! multiple of eight, so that the numbers of the next entry stand where numbers may:
 //!
 //! ```text
-//! numbers ┄┄┄ | fields ┄┄ | bytes of fields: u32
+//! numbers ┄┄┄ | fields ┄┄ | zeros | bytes of fields and zeros: u32
 //! ```
 
 use std::borrow::Cow;
@@ -25,6 +26,9 @@ const TEXT: u8 = 4;
 const TOKENS: u8 = 5;
 const NUMBER: u8 = 6;
 const SPANS: u8 = 7;
+
+/// An entry has a multiple of this many bytes.
+const ALIGNED: usize = 8;
 
 /// Nobody pads an axis to more.
 const MOST_PADDED: usize = 1 << 24;
@@ -97,6 +101,7 @@ pub(crate) fn write(sample: &Sample, dtype: DType, out: &mut Vec<u8>) {
             }
         }
     }
+    out.resize((out.len() + 4).next_multiple_of(ALIGNED) - 4, 0);
     out.extend(((out.len() - begin) as u32).to_le_bytes());
 }
 
@@ -279,7 +284,8 @@ impl Fields {
             }
             fields.push((name, value));
         }
-        (rest.is_empty() && (first.is_some() || body.is_empty())).then_some(Self {
+        let ends = rest.len() < ALIGNED && rest.iter().all(|byte| *byte == 0);
+        (ends && (first.is_some() || body.is_empty())).then_some(Self {
             named: fields,
             first,
             body: body.len(),

@@ -20,7 +20,7 @@ use crate::{
     deliver::shelf::Piece,
     error::Fault,
     pipeline::{Context, Pool, Stage},
-    read::read_all,
+    read::{mapped::View, read_all},
     sample::{Media, MediaPlace, Sample, Value},
 };
 
@@ -171,13 +171,17 @@ impl Keeper {
         let bytes = match &self.store {
             Store::Disk(shards) => {
                 let found = shards.find(key)?;
-                let mut floats = context.floats();
-                floats.resize(found.len().div_ceil(4), 0.0);
-                if !shards.read(&found, &mut bytemuck::cast_slice_mut(&mut floats)[..found.len()]) {
-                    context.recycle(floats);
-                    return None;
+                if let Some(view) = Shards::view(&found) {
+                    Bytes::Mapped(view)
+                } else {
+                    let mut floats = context.floats();
+                    floats.resize(found.len().div_ceil(4), 0.0);
+                    if !shards.read(&found, &mut bytemuck::cast_slice_mut(&mut floats)[..found.len()]) {
+                        context.recycle(floats);
+                        return None;
+                    }
+                    Bytes::Read(floats, found.len())
                 }
-                Bytes::Read(floats, found.len())
             }
             Store::Ram(ram) => Bytes::Shared(ram.find(key)?),
         };
@@ -242,10 +246,12 @@ impl Keeper {
     fn file(&self, media: &Media, context: &mut Context) -> Result<Vec<u8>, Fault> {
         let key = self.chain.key_of_file(media, self.identity)?;
         if let Some(found) = self.read(key, context) {
-            self.hits.fetch_add(1, Relaxed);
-            let bytes = found.as_slice().to_vec();
+            let (bytes, whole) = (found.as_slice().to_vec(), found.is_whole());
             found.give_back(context);
-            return Ok(bytes);
+            if whole {
+                self.hits.fetch_add(1, Relaxed);
+                return Ok(bytes);
+            }
         }
         let mut bytes = Vec::new();
         media.read(|input| read_all(input, &mut bytes, MOST_FILE_BYTES))?;
@@ -286,6 +292,8 @@ impl Keeper {
 enum Bytes {
     /// In a buffer for numbers, so many bytes of it.
     Read(Vec<f32>, usize),
+    /// In the file.
+    Mapped(View),
     /// In memory.
     Shared(Piece),
 }
@@ -294,7 +302,16 @@ impl Bytes {
     fn as_slice(&self) -> &[u8] {
         match self {
             Self::Read(floats, length) => &bytemuck::cast_slice(floats)[..*length],
+            Self::Mapped(view) => view.as_slice(),
             Self::Shared(bytes) => bytes.as_slice(),
+        }
+    }
+
+    /// Whether what was looked at is what was checked.
+    fn is_whole(&self) -> bool {
+        match self {
+            Self::Mapped(view) => view.is_whole(),
+            Self::Read(..) | Self::Shared(_) => true,
         }
     }
 
@@ -323,21 +340,24 @@ impl Kept {
         self.bytes.as_slice().len()
     }
 
-    /// Puts it in the place of what the source gave.
-    pub(crate) fn unpack(self, sample: &mut Sample, context: &Context) {
+    /// Puts it in the place of what the source gave. Nothing where it was lost meanwhile: the sample is to be begun again.
+    pub(crate) fn unpack(self, sample: &mut Sample, context: &Context) -> Option<()> {
         let body = self.fields.body;
-        match self.bytes {
+        let (numbers, whole) = match self.bytes {
             Bytes::Read(mut floats, _) if self.dtype == DType::F32 => {
                 floats.truncate(body / 4);
-                self.fields.into_sample(sample, floats);
+                (floats, true)
             }
             bytes => {
                 let mut numbers = context.floats();
                 entry::read_numbers(&bytes.as_slice()[..body], self.dtype, &mut numbers);
-                self.fields.into_sample(sample, numbers);
+                let whole = bytes.is_whole();
                 bytes.give_back(context);
+                (numbers, whole)
             }
-        }
+        };
+        self.fields.into_sample(sample, numbers);
+        whole.then_some(())
     }
 
     /// The same but for the numbers of [`Kept::field`], which `with` gets as they were kept.
@@ -346,14 +366,16 @@ impl Kept {
         sample: &mut Sample,
         context: &Context,
         with: impl FnOnce(&mut Sample, Option<(&str, Numbers)>) -> T,
-    ) -> T {
+    ) -> Option<T> {
         let Self { bytes, fields, dtype } = self;
         let (body, name) = (fields.body, fields.first_name().map(str::to_owned));
         fields.into_sample(sample, Vec::new());
         let numbers = entry::numbers_of(&bytes.as_slice()[..body], dtype);
         let done = with(sample, name.as_deref().zip(Some(numbers.as_ref())));
+        drop(numbers);
+        let whole = bytes.is_whole();
         bytes.give_back(context);
-        done
+        whole.then_some(done)
     }
 }
 
@@ -366,5 +388,51 @@ pub(crate) fn kept(level: Level, stages: &[Arc<dyn Stage>]) -> usize {
             stages[..same].iter().position(|stage| stage.name() == "decode").map_or(same, |at| at + 1)
         }
         Level::Features | Level::Ram => same,
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+    use super::*;
+    use crate::{
+        cache::disk::{self, WRITE},
+        sample::Tensor,
+    };
+
+    /// A sample that was found where it lies, and its file.
+    fn found(folder: &std::path::Path) -> (Kept, std::fs::File) {
+        let (data, shape) = (vec![1.5; 50_000], vec![50_000]);
+        let tensor = Tensor { data, shape, pad_axis: 0, pad_to: 0, fill: 0.0 };
+        let mut entry = Vec::new();
+        entry::write(&Sample::new("a").with("x", tensor), DType::F32, &mut entry);
+        let shards = Shards::open(folder, Chain::of(&[], DType::F32), None, WRITE);
+        assert!(shards.append(1, &entry));
+        let view = Shards::view(&shards.find(1).unwrap()).unwrap();
+        let fields = Fields::read(view.as_slice(), DType::F32).unwrap();
+        let path = folder.join(format!("{}.data", disk::names(folder, "")[0]));
+        let file = std::fs::File::options().write(true).open(path).unwrap();
+        (Kept { bytes: Bytes::Mapped(view), fields, dtype: DType::F32 }, file)
+    }
+
+    #[test]
+    fn what_is_lost_after_it_was_checked_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let context = Context::for_tests(0, 0);
+        let sum = |_: &mut Sample, numbers: Option<(&str, Numbers)>| match numbers.unwrap().1 {
+            Numbers::F32(numbers) => numbers.iter().sum::<f32>(),
+            _ => unreachable!("it was kept so"),
+        };
+        let (kept, _) = found(&folder.path().join("a"));
+        assert_eq!(kept.unpack_with(&mut Sample::new("a"), &context, sum), Some(75_000.0));
+        let (kept, file) = found(&folder.path().join("b"));
+        file.set_len(0).unwrap();
+        assert_eq!(kept.unpack_with(&mut Sample::new("a"), &context, sum), None);
+        let (kept, file) = found(&folder.path().join("c"));
+        file.set_len(0).unwrap();
+        assert_eq!(kept.unpack(&mut Sample::new("a"), &context), None);
+        let (kept, _) = found(&folder.path().join("d"));
+        assert_eq!(kept.unpack(&mut Sample::new("a"), &context), Some(()));
     }
 }

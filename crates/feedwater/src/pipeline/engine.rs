@@ -471,7 +471,14 @@ impl Shared {
         let mut clock =
             Clock { flow, began: self.began, desk, meter, spent, last: began, slowest: (0, Duration::ZERO) };
         clock.enter(0);
-        let outcome = catch_unwind(AssertUnwindSafe(|| self.stages(unit, row, index, context, &mut clock)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            loop {
+                // What was lost while it was read is not found again.
+                if let Some(sample) = self.stages(unit, row, index, context, &mut clock)? {
+                    return Ok(sample);
+                }
+            }
+        }));
         let result = outcome.unwrap_or_else(|panic| Err(said(&*panic)));
         let slowest = clock.slowest.0;
         let done = clock.last;
@@ -491,6 +498,7 @@ impl Shared {
         slowest
     }
 
+    /// Nothing where the cache lost the sample while it was read: it is to be begun again.
     fn stages(
         &self,
         unit: &Unit,
@@ -498,7 +506,7 @@ impl Shared {
         index: u64,
         context: &mut Context,
         clock: &mut Clock,
-    ) -> Result<Sample, Fault> {
+    ) -> Result<Option<Sample>, Fault> {
         let flow = &*self.flow;
         let mut sample = flow.source.sample(index)?;
         clock.leave(0, context, sample.bytes());
@@ -513,8 +521,8 @@ impl Shared {
                     let last = done == flow.stages.len() && flow.packed.is_none();
                     if last && kept.field().is_some_and(|name| flow.collate.is_fixed(name)) {
                         whole = Some(kept);
-                    } else {
-                        kept.unpack(&mut sample, context);
+                    } else if kept.unpack(&mut sample, context).is_none() {
+                        return Ok(None);
                     }
                 }
                 Outcome::Missing(key) => missing = Some(key),
@@ -544,16 +552,19 @@ impl Shared {
         if let Some(filling) = &*unit.filling.read().unwrap_or_else(PoisonError::into_inner) {
             let bytes = sample.bytes();
             let place = |sample: &mut Sample, numbers: Option<(&str, Numbers)>| {
-                // SAFETY: a row is claimed by one worker, once; the rows of a unit are distinct.
+                // SAFETY: a row is claimed by one worker; the rows of a unit are distinct.
                 unsafe { flow.collate.place(filling, row, sample, numbers) }
             };
             match whole {
-                Some(kept) => kept.unpack_with(&mut sample, context, place)?,
+                Some(kept) => match kept.unpack_with(&mut sample, context, place) {
+                    Some(placed) => placed?,
+                    None => return Ok(None),
+                },
                 None => place(&mut sample, None)?,
             }
             clock.leave(slot, context, bytes);
         }
-        Ok(sample)
+        Ok(Some(sample))
     }
 
     /// Puts a step together. Called once for each, when its last sample is done.

@@ -1,4 +1,4 @@
-//! How is a file read, and written, at a position? The only code here that differs between systems.
+//! How is a file read, and written, at a position? Differs between systems, as does [`super::mapped`].
 
 use std::{fs::File, io};
 

@@ -6,6 +6,7 @@
 //! [`ReadAt::size`], which is what is really there.
 
 mod file;
+pub(crate) mod mapped;
 
 use std::io;
 
