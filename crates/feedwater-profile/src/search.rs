@@ -70,10 +70,13 @@ pub struct Row {
     pub point: Point,
     /// Samples a second, as predicted.
     pub predicted: Option<f64>,
-    /// Samples a second, as measured: the mean of its runs.
+    /// Samples a second, as measured: the middle of its runs.
     pub measured: Option<f64>,
     /// How many of those there were.
     pub runs: usize,
+    /// What each gave, in order of size.
+    #[serde(skip)]
+    rates: Vec<f64>,
 }
 
 /// What was found.
@@ -97,10 +100,10 @@ pub fn search<E>(
     let mut rows = predicted(space, &base, &first);
     let settings = rows.len();
     let at = rows.iter().position(|row| row.point == base).unwrap_or_else(|| {
-        rows.push(Row { point: base, predicted: None, measured: None, runs: 0 });
+        rows.push(Row::new(base, None));
         rows.len() - 1
     });
-    note(&mut rows[at], rate(&first));
+    rows[at].note(rate(&first));
     // The plainest of those that are predicted to be as good comes first.
     let best = rows.iter().filter_map(|row| row.predicted).fold(0.0, f64::max);
     rows.sort_by(|a, b| {
@@ -118,7 +121,7 @@ pub fn search<E>(
     for _ in 0..ROUNDS {
         for at in &tried {
             let record = probe(&rows[*at].point)?;
-            note(&mut rows[*at], rate(&record));
+            rows[*at].note(rate(&record));
         }
     }
     for _ in 0..MOVES {
@@ -127,7 +130,7 @@ pub fn search<E>(
             let Some(at) = rows.iter().position(|row| row.point == point && row.runs == 0) else { continue };
             for _ in 0..ROUNDS {
                 let record = probe(&point)?;
-                note(&mut rows[at], rate(&record));
+                rows[at].note(rate(&record));
             }
         }
         // Those that are close are told apart by more runs, by turns.
@@ -136,7 +139,7 @@ pub fn search<E>(
             for at in &close {
                 if close.len() > 1 && rows[*at].runs < ENOUGH {
                     let record = probe(&rows[*at].point)?;
-                    note(&mut rows[*at], rate(&record));
+                    rows[*at].note(rate(&record));
                 }
             }
         }
@@ -157,10 +160,18 @@ fn rate(record: &Record) -> f64 {
     })
 }
 
-fn note(row: &mut Row, rate: f64) {
-    let sum = row.measured.unwrap_or(0.0) * row.runs as f64 + rate;
-    row.runs += 1;
-    row.measured = Some(sum / row.runs as f64);
+impl Row {
+    fn new(point: Point, predicted: Option<f64>) -> Self {
+        Self { point, predicted, measured: None, runs: 0, rates: Vec::new() }
+    }
+
+    /// A run more. The middle: a moment in which others had the machine says nothing of a setting.
+    fn note(&mut self, rate: f64) {
+        let at = self.rates.partition_point(|known| *known < rate);
+        self.rates.insert(at, rate);
+        self.runs = self.rates.len();
+        self.measured = Some(f64::midpoint(self.rates[(self.runs - 1) / 2], self.rates[self.runs / 2]));
+    }
 }
 
 /// The plainest of those that were tried and are as good as the best.
@@ -204,7 +215,7 @@ fn predicted(space: &Space, base: &Point, first: &Record) -> Vec<Row> {
             of(&cache, &point.cache),
         ];
         let predicted = gains.into_iter().try_fold(now, |rate, gain| Some(rate * gain?));
-        Row { point, predicted: predicted.map(|rate| rate.min(ceiling)), measured: None, runs: 0 }
+        Row::new(point, predicted.map(|rate| rate.min(ceiling)))
     };
     space.points(base).into_iter().map(row).collect()
 }

@@ -323,24 +323,35 @@ fn spoil(seed: u64, folder: &Path, files: &[(PathBuf, Vec<u8>)]) -> String {
 #[test]
 fn ten_thousand_things_that_happen_to_its_files_are_noticed_and_no_batch_is_wrong() {
     let folder = tempfile::tempdir().unwrap();
-    // The largest of the second half is looked at where it lies; all others are read.
-    let data = [13, 5_000].map(|rows| {
-        let data = folder.path().join(format!("data{rows}"));
+    let made = |name: &str, files: &[(String, Vec<u8>)]| {
+        let data = folder.path().join(name);
         fs::create_dir(&data).unwrap();
-        for (number, rows) in [3, 5, 7, 9, 11, rows].into_iter().enumerate() {
-            fs::write(data.join(format!("{number}.npy")), npy(rows, number as u8)).unwrap();
-        }
+        files.iter().for_each(|(name, bytes)| fs::write(data.join(name), bytes).unwrap());
         data
-    });
+    };
+    let arrays = |last: usize| -> Vec<(String, Vec<u8>)> {
+        let rows = [3, 5, 7, 9, 11, last].into_iter().enumerate();
+        rows.map(|(number, rows)| (format!("{number}.npy"), npy(rows, number as u8))).collect()
+    };
+    let clips: Vec<(String, Vec<u8>)> = [0.2, 1.5]
+        .iter()
+        .map(|seconds| (format!("{seconds}.wav"), wav(&clip(3, *seconds), 16_000)))
+        .collect();
+    let flow = |data: PathBuf| move || Pipeline::open(&data).unwrap().threads(1).shuffle(false);
+    // What is small is read. What is larger is used where it lies: by what comes behind it, or for a row of fixed shape.
+    let (small, large, fixed) =
+        (flow(made("small", &arrays(13))), flow(made("large", &arrays(5_000))), flow(made("fixed", &clips)));
+    let flows: [(u64, &(dyn Fn() -> Builder + Sync)); 3] = [
+        (4_000, &|| small().decode(Npy).batch(Batch::of(6))),
+        (3_000, &|| large().decode(Npy).batch(Batch::of(6))),
+        (3_000, &|| fixed().decode(Audio::mono(16_000)).log_mel(LogMel::whisper(80)).batch(Batch::of(2))),
+    ];
     std::thread::scope(|scope| {
-        for (half, data) in data.iter().enumerate() {
+        for (number, (times, build)) in flows.into_iter().enumerate() {
             let folder = folder.path();
             scope.spawn(move || {
-                let build = || {
-                    Pipeline::open(data).unwrap().decode(Npy).batch(Batch::of(6)).threads(1).shuffle(false)
-                };
                 let right = epochs(build(), 1).0;
-                let kept = folder.join(format!("cache{half}"));
+                let kept = folder.join(format!("cache{number}"));
                 let cache = || Cache::of(Level::Features).in_folder(&kept);
                 epochs(build().cache(cache()), 1);
                 let files: Vec<(PathBuf, Vec<u8>)> = ["index", "data"]
@@ -348,8 +359,8 @@ fn ten_thousand_things_that_happen_to_its_files_are_noticed_and_no_batch_is_wron
                     .flat_map(|ending| shards(&kept, ending))
                     .map(|path| (path.clone(), fs::read(path).unwrap()))
                     .collect();
-                for seed in 0..5_000 {
-                    let what = spoil(seed * 2 + half as u64, &kept, &files);
+                for seed in 0..times {
+                    let what = spoil(seed * 3 + number as u64, &kept, &files);
                     let verified = cache::verify(&kept, |_, _| {});
                     let (got, report) = epochs(build().cache(cache()), 1);
                     assert_eq!(got, right, "{what}");

@@ -170,9 +170,9 @@ fn build(options: &Build) -> miette::Result<u8> {
     let report = pipeline.report();
     let Some(cache) = &report.cache else { return Ok(0) };
     let mut said = format!(
-        "built     {}: {} entries in {seconds:.1} s, {} were there before, {} written",
+        "built     {}: {} samples in {seconds:.1} s, {} were there before, {} written",
         cache.level.name(),
-        cache.entries,
+        samples.saturating_sub(report.bad),
         // The first of another epoch are looked at too.
         samples.saturating_sub(cache.misses),
         human_bytes(cache.written_bytes),

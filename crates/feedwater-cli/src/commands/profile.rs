@@ -66,8 +66,8 @@ pub(crate) struct Options {
     /// Samples of a step (blocks of 512 tokens for text)
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=65_536))]
     batch_size: u64,
-    /// Steps of a run
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    /// Steps of a run, 30 or more: the first, and those at an epoch's edges, do not count
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(30..))]
     num_steps: u64,
     /// How long the accelerator is busy with a batch; 0: there is none
     #[arg(long, default_value_t = 50.0, value_parser = milliseconds)]

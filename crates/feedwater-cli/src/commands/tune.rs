@@ -230,7 +230,7 @@ fn words(point: &Point) -> String {
 
 fn table(found: &Found, file: &Path) -> String {
     let mut text = format!("{:<44}{:>12}{:>12}{:>6}\n", "SETTING", "predicted/s", "measured/s", "runs");
-    for Row { point, predicted, measured, runs } in &found.rows {
+    for Row { point, predicted, measured, runs, .. } in &found.rows {
         let number = |rate: Option<f64>| rate.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}"));
         let mark = if *point == found.best { "  best" } else { "" };
         let (predicted, measured) = (number(*predicted), number(*measured));

@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, OnceLock, PoisonError, RwLock,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant, SystemTime},
 };
@@ -89,6 +89,8 @@ struct Shard {
     data: File,
     /// The data, to be read in place; nothing where that cannot be.
     mapped: OnceLock<Option<Arc<Mapped>>>,
+    /// Something of it was not what was written.
+    doubtful: AtomicBool,
     /// Records that were read.
     seen: Mutex<u32>,
     touched: Mutex<Option<Instant>>,
@@ -163,18 +165,6 @@ impl Shards {
         let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
         let place = index.places.get(&key)?;
         Some(Found { shard: index.shards[place.shard as usize].clone(), place: *place })
-    }
-
-    /// An entry that can be looked at where it is, if it is what was written. Where it cannot, it is to be read.
-    pub(super) fn view(found: &Found) -> Option<View> {
-        let Record { key, offset, check, .. } = found.place.record;
-        let view = found
-            .shard
-            .mapped()?
-            .view(usize::try_from(offset).ok()?..usize::try_from(found.place.record.end()).ok()?)?;
-        let whole = shard::check(key, view.as_slice()) == check && view.is_whole();
-        whole.then(|| found.shard.touch())?;
-        Some(view)
     }
 
     /// Reads an entry into bytes of its length. Whether it is what was written; where it is not, it is forgotten.
@@ -399,6 +389,26 @@ impl Found {
     pub(super) fn len(&self) -> usize {
         self.place.record.length as usize
     }
+
+    /// The entry where it lies, not checked. Where it cannot be looked at there, it is to be read.
+    pub(super) fn view(&self) -> Option<View> {
+        let record = &self.place.record;
+        let range = usize::try_from(record.offset).ok()?..usize::try_from(record.end()).ok()?;
+        let view = self.shard.mapped()?.view(range)?;
+        self.shard.touch();
+        Some(view)
+    }
+
+    /// Whether what was looked at is what was written. Where it is not, all of the shard is read from here on, which tells
+    /// what is damaged.
+    pub(super) fn is(&self, view: &View) -> bool {
+        let record = &self.place.record;
+        let whole = shard::check(record.key, view.as_slice()) == record.check && view.is_whole();
+        if !whole {
+            self.shard.doubtful.store(true, Relaxed);
+        }
+        whole
+    }
 }
 
 impl Shard {
@@ -417,15 +427,16 @@ impl Shard {
         }
         let [index, _] = paths(folder, name);
         let name = name.to_owned();
-        let (mapped, seen, touched) = (OnceLock::new(), Mutex::default(), Mutex::default());
-        Ok(Self { name, head, index, data, mapped, seen, touched })
+        let (mapped, doubtful) = (OnceLock::new(), AtomicBool::new(false));
+        let (seen, touched) = (Mutex::default(), Mutex::default());
+        Ok(Self { name, head, index, data, mapped, doubtful, seen, touched })
     }
 
     /// Its data in place, as many as a shard may have.
     fn mapped(&self) -> Option<&Arc<Mapped>> {
         // SAFETY: what was appended is never written again.
         let map = || unsafe { Mapped::new(&self.data, 2 * SHARD_BYTES as usize) }.map(Arc::new);
-        self.mapped.get_or_init(map).as_ref()
+        self.mapped.get_or_init(map).as_ref().filter(|_| !self.doubtful.load(Relaxed))
     }
 
     /// Writes down that it was used, now and then. Where nobody may write, nobody takes it away either.

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{
     Cache, Identity, Level,
-    disk::Shards,
+    disk::{Found, Shards},
     entry::{self, Fields},
     key::{Chain, Key},
     ram::Ram,
@@ -156,23 +156,40 @@ impl Keeper {
         }
         // A file that is not there will be found missing by whoever opens it.
         let Ok(key) = self.chain.key(sample, self.identity) else { return Outcome::Apart };
-        // An entry whose check is right and that is none was written by another program.
-        let found = self.read(key, context).and_then(|bytes| {
-            let fields = Fields::read(bytes.as_slice(), self.dtype);
-            fields.map(|fields| Kept { bytes, fields, dtype: self.dtype })
-        });
+        let found = self.found(key, context);
         let count = if found.is_some() { &self.hits } else { &self.misses };
         count.fetch_add(1, Relaxed);
         found.map_or(Outcome::Missing(key), Outcome::Found)
     }
 
-    /// An entry; nothing where it is not there or not whole.
+    /// What is kept under a key; nothing where it is not there or not whole.
+    fn found(&self, key: Key, context: &Context) -> Option<Kept> {
+        loop {
+            let bytes = self.read(key, context)?;
+            if let Some(fields) = Fields::read(bytes.as_slice(), self.dtype) {
+                return Some(Kept { bytes, fields, dtype: self.dtype });
+            }
+            // An entry whose check is right and that is none was written by another program.
+            let whole = bytes.is_whole();
+            bytes.give_back(context);
+            if whole {
+                return None;
+            }
+        }
+    }
+
+    /// A sample that was found was lost while it was used.
+    pub(crate) fn lost(&self) {
+        self.hits.fetch_sub(1, Relaxed);
+    }
+
+    /// An entry; nothing where it is not there, or not whole as far as that is known already ([`Bytes::is_whole`]).
     fn read(&self, key: Key, context: &Context) -> Option<Bytes> {
         let bytes = match &self.store {
             Store::Disk(shards) => {
                 let found = shards.find(key)?;
-                if let Some(view) = Shards::view(&found) {
-                    Bytes::Mapped(view)
+                if let Some(view) = found.view() {
+                    Bytes::Mapped(view, found)
                 } else {
                     let mut floats = context.floats();
                     floats.resize(found.len().div_ceil(4), 0.0);
@@ -245,7 +262,7 @@ impl Keeper {
 
     fn file(&self, media: &Media, context: &mut Context) -> Result<Vec<u8>, Fault> {
         let key = self.chain.key_of_file(media, self.identity)?;
-        if let Some(found) = self.read(key, context) {
+        while let Some(found) = self.read(key, context) {
             let (bytes, whole) = (found.as_slice().to_vec(), found.is_whole());
             found.give_back(context);
             if whole {
@@ -292,8 +309,8 @@ impl Keeper {
 enum Bytes {
     /// In a buffer for numbers, so many bytes of it.
     Read(Vec<f32>, usize),
-    /// In the file.
-    Mapped(View),
+    /// In the file, not checked.
+    Mapped(View, Found),
     /// In memory.
     Shared(Piece),
 }
@@ -302,15 +319,16 @@ impl Bytes {
     fn as_slice(&self) -> &[u8] {
         match self {
             Self::Read(floats, length) => &bytemuck::cast_slice(floats)[..*length],
-            Self::Mapped(view) => view.as_slice(),
+            Self::Mapped(view, _) => view.as_slice(),
             Self::Shared(bytes) => bytes.as_slice(),
         }
     }
 
-    /// Whether what was looked at is what was checked.
+    /// Whether they are what was written. Asked when they have been used: to check first what is far away, in memory, and to
+    /// copy it afterwards, would take the time of both. Where they are not, they are not found like this again.
     fn is_whole(&self) -> bool {
         match self {
-            Self::Mapped(view) => view.is_whole(),
+            Self::Mapped(view, found) => found.is(view),
             Self::Read(..) | Self::Shared(_) => true,
         }
     }
@@ -340,7 +358,7 @@ impl Kept {
         self.bytes.as_slice().len()
     }
 
-    /// Puts it in the place of what the source gave. Nothing where it was lost meanwhile: the sample is to be begun again.
+    /// Puts it in the place of what the source gave. Nothing where it turns out not to be whole: the sample is to be begun again.
     pub(crate) fn unpack(self, sample: &mut Sample, context: &Context) -> Option<()> {
         let body = self.fields.body;
         let (numbers, whole) = match self.bytes {
@@ -409,15 +427,16 @@ mod tests {
         entry::write(&Sample::new("a").with("x", tensor), DType::F32, &mut entry);
         let shards = Shards::open(folder, Chain::of(&[], DType::F32), None, WRITE);
         assert!(shards.append(1, &entry));
-        let view = Shards::view(&shards.find(1).unwrap()).unwrap();
+        let found = shards.find(1).unwrap();
+        let view = found.view().unwrap();
         let fields = Fields::read(view.as_slice(), DType::F32).unwrap();
         let path = folder.join(format!("{}.data", disk::names(folder, "")[0]));
         let file = std::fs::File::options().write(true).open(path).unwrap();
-        (Kept { bytes: Bytes::Mapped(view), fields, dtype: DType::F32 }, file)
+        (Kept { bytes: Bytes::Mapped(view, found), fields, dtype: DType::F32 }, file)
     }
 
     #[test]
-    fn what_is_lost_after_it_was_checked_is_not_used() {
+    fn what_is_lost_while_it_is_used_is_not_used() {
         let folder = tempfile::tempdir().unwrap();
         let context = Context::for_tests(0, 0);
         let sum = |_: &mut Sample, numbers: Option<(&str, Numbers)>| match numbers.unwrap().1 {

@@ -33,7 +33,7 @@ use crate::{
         collate::{Collate, Filling, Numbers},
         pack::Document,
     },
-    cache::{Kept, Outcome},
+    cache::{Keeper, Kept, Outcome},
     deliver::ReadyBatch,
     error::{Error, Fault, Result},
     sample::{Sample, Value, field},
@@ -473,10 +473,11 @@ impl Shared {
         clock.enter(0);
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             loop {
-                // What was lost while it was read is not found again.
                 if let Some(sample) = self.stages(unit, row, index, context, &mut clock)? {
                     return Ok(sample);
                 }
+                // It is not found like this again.
+                flow.keeper.iter().for_each(Keeper::lost);
             }
         }));
         let result = outcome.unwrap_or_else(|panic| Err(said(&*panic)));
@@ -498,7 +499,7 @@ impl Shared {
         slowest
     }
 
-    /// Nothing where the cache lost the sample while it was read: it is to be begun again.
+    /// Nothing where what was kept of the sample turned out not to be whole: it is to be begun again.
     fn stages(
         &self,
         unit: &Unit,
