@@ -63,7 +63,12 @@ impl Collate {
         Filling { fixed: self.fixed.iter().map(take).collect() }
     }
 
-    /// Whether a field has its place in the batch before there is a sample.
+    /// Whether any field has its place in the batch before there is a sample.
+    pub(crate) fn has_fixed(&self) -> bool {
+        !self.fixed.is_empty()
+    }
+
+    /// Whether this one has.
     pub(crate) fn is_fixed(&self, name: &str) -> bool {
         self.fixed.iter().any(|fixed| fixed.name == name)
     }

@@ -515,11 +515,12 @@ impl Shared {
         let mut done = 0;
         if let Some(keeper) = &flow.keeper {
             clock.enter(CACHE);
-            match keeper.fetch(&mut sample, context) {
+            // Nothing is done to it any more: its numbers go from where they are kept into the row.
+            let last =
+                keeper.stages == flow.stages.len() && flow.packed.is_none() && flow.collate.has_fixed();
+            match keeper.fetch(&mut sample, context, last) {
                 Outcome::Found(kept) => {
                     done = keeper.stages;
-                    // Nothing is done to it any more: its numbers go from where they were read into the row.
-                    let last = done == flow.stages.len() && flow.packed.is_none();
                     if last && kept.field().is_some_and(|name| flow.collate.is_fixed(name)) {
                         whole = Some(kept);
                     } else if kept.unpack(&mut sample, context).is_none() {
