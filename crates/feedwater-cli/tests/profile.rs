@@ -137,7 +137,7 @@ fn too_short_a_run_and_what_is_not_there_are_errors_with_a_hint() {
     let short =
         feedwater().args(["profile", "morse", "--num-steps", "10"]).current_dir(folder.path()).assert();
     let said = String::from_utf8(short.failure().code(2).get_output().stderr.clone()).unwrap();
-    assert!(said.contains("are the least for a verdict") && said.contains("hint:"), "{said}");
+    assert!(said.contains("30 or more: the first steps"), "{said}");
     let missing = feedwater().args(["profile", "nowhere"]).current_dir(folder.path()).assert();
     let said = String::from_utf8(missing.failure().code(2).get_output().stderr.clone()).unwrap();
     assert!(said.contains("`nowhere`"), "{said}");

@@ -67,7 +67,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=65_536))]
     batch_size: u64,
     /// Steps of a run, 30 or more: the first, and those at an epoch's edges, do not count
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(30..))]
+    #[arg(long, default_value_t = 100, value_parser = steps)]
     num_steps: u64,
     /// How long the accelerator is busy with a batch; 0: there is none
     #[arg(long, default_value_t = 50.0, value_parser = milliseconds)]
@@ -129,6 +129,16 @@ pub(crate) struct Options {
     /// A command that trains with PyTorch, observed without being changed
     #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["data", "verify", "cold"])]
     command: Vec<OsString>,
+}
+
+fn steps(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(steps) if steps >= 30 => Ok(steps),
+        _ => {
+            Err("a number, 30 or more: the first steps, and those at an epoch's edges, do not count"
+                .to_owned())
+        }
+    }
 }
 
 pub(crate) fn milliseconds(text: &str) -> Result<f64, String> {

@@ -33,6 +33,8 @@ pub(crate) const WRITE: Write = write_all_at;
 
 /// A shard is closed when it has this many bytes, so that there is something to take away when room is needed.
 const SHARD_BYTES: u64 = 256 << 20;
+/// More than a head: the last page of so many bytes is beyond the end of a shard.
+const BEYOND: usize = 1 << 20;
 /// What is left to everybody else on the disk, where nobody has set a ceiling.
 const RESERVE_BYTES: u64 = 2 << 30;
 /// After a write has failed, none is tried for this long.
@@ -399,11 +401,11 @@ impl Found {
         Some(view)
     }
 
-    /// Whether what was looked at is what was written. Where it is not, all of the shard is read from here on, which tells
-    /// what is damaged.
-    pub(super) fn is(&self, view: &View) -> bool {
+    /// Whether these bytes of a view, or a copy of them, are what was written. Where they are not, all of the shard is read
+    /// from here on, which tells what is damaged.
+    pub(super) fn is(&self, bytes: &[u8], view: &View) -> bool {
         let record = &self.place.record;
-        let whole = shard::check(record.key, view.as_slice()) == record.check && view.is_whole();
+        let whole = shard::check(record.key, bytes) == record.check && view.is_whole();
         if !whole {
             self.shard.doubtful.store(true, Relaxed);
         }
@@ -432,10 +434,10 @@ impl Shard {
         Ok(Self { name, head, index, data, mapped, doubtful, seen, touched })
     }
 
-    /// Its data in place, as many as a shard may have.
+    /// Its data in place, as many as a shard has, but for one of a single, larger entry.
     fn mapped(&self) -> Option<&Arc<Mapped>> {
         // SAFETY: what was appended is never written again.
-        let map = || unsafe { Mapped::new(&self.data, 2 * SHARD_BYTES as usize) }.map(Arc::new);
+        let map = || unsafe { Mapped::new(&self.data, SHARD_BYTES as usize + BEYOND) }.map(Arc::new);
         self.mapped.get_or_init(map).as_ref().filter(|_| !self.doubtful.load(Relaxed))
     }
 

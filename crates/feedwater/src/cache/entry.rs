@@ -205,15 +205,16 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    /// All but the numbers that stand first. Nothing where the bytes are no entry; that they are those that were written
-    /// was checked before.
+    /// All but the numbers that stand first. Nothing where the bytes are no entry. They may be any, and may change while they
+    /// are looked at: they are looked at once.
     pub(crate) fn read(bytes: &[u8], dtype: DType) -> Option<Self> {
         let (rest, length) = bytes.split_last_chunk::<4>()?;
         let at = rest.len().checked_sub(u32::from_le_bytes(*length) as usize)?;
-        let (body, mut rest) = rest.split_at(at);
-        let rest = &mut rest;
+        let (body, fields) = rest.split_at(at);
+        let fields = fields.to_vec();
+        let rest = &mut fields.as_slice();
         let mut first = None;
-        let mut fields = Vec::new();
+        let mut named = Vec::new();
         for number in 0..u32_of(rest)? {
             let name = name(taken(rest)?)?;
             let floats = |rest: &mut &[u8]| -> Option<(bool, Vec<f32>)> {
@@ -282,14 +283,10 @@ impl Fields {
             if is_first && first.replace(number as usize).is_some() {
                 return None;
             }
-            fields.push((name, value));
+            named.push((name, value));
         }
         let ends = rest.len() < ALIGNED && rest.iter().all(|byte| *byte == 0);
-        (ends && (first.is_some() || body.is_empty())).then_some(Self {
-            named: fields,
-            first,
-            body: body.len(),
-        })
+        (ends && (first.is_some() || body.is_empty())).then_some(Self { named, first, body: body.len() })
     }
 
     /// The names of media that the source has.

@@ -263,9 +263,9 @@ impl Keeper {
     fn file(&self, media: &Media, context: &mut Context) -> Result<Vec<u8>, Fault> {
         let key = self.chain.key_of_file(media, self.identity)?;
         while let Some(found) = self.read(key, context, true) {
-            let (bytes, whole) = (found.as_slice().to_vec(), found.is_whole());
+            let bytes = found.copied();
             found.give_back(context);
-            if whole {
+            if let Some(bytes) = bytes {
                 self.hits.fetch_add(1, Relaxed);
                 return Ok(bytes);
             }
@@ -328,9 +328,19 @@ impl Bytes {
     /// copy it afterwards, would take the time of both. Where they are not, they are not found like this again.
     fn is_whole(&self) -> bool {
         match self {
-            Self::Mapped(view, found) => found.is(view),
+            Self::Mapped(view, found) => found.is(view.as_slice(), view),
             Self::Read(..) | Self::Shared(_) => true,
         }
+    }
+
+    /// A copy of them, if they are what was written.
+    fn copied(&self) -> Option<Vec<u8>> {
+        let copy = self.as_slice().to_vec();
+        let whole = match self {
+            Self::Mapped(view, found) => found.is(&copy, view),
+            Self::Read(..) | Self::Shared(_) => true,
+        };
+        whole.then_some(copy)
     }
 
     fn give_back(self, context: &Context) {
@@ -409,7 +419,7 @@ pub(crate) fn kept(level: Level, stages: &[Arc<dyn Stage>]) -> usize {
     }
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(all(test, target_os = "linux", target_pointer_width = "64"))]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

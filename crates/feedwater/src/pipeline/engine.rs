@@ -470,7 +470,6 @@ impl Shared {
         let began = Instant::now();
         let mut clock =
             Clock { flow, began: self.began, desk, meter, spent, last: began, slowest: (0, Duration::ZERO) };
-        clock.enter(0);
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             loop {
                 if let Some(sample) = self.stages(unit, row, index, context, &mut clock)? {
@@ -509,6 +508,7 @@ impl Shared {
         clock: &mut Clock,
     ) -> Result<Option<Sample>, Fault> {
         let flow = &*self.flow;
+        clock.enter(0);
         let mut sample = flow.source.sample(index)?;
         clock.leave(0, context, sample.bytes());
         let (mut missing, mut whole) = (None, None);

@@ -3,7 +3,10 @@
 //! A file that is mapped is read like memory. What would be an error of `read` (a disk that fails, a file that was cut short)
 //! is then a signal that ends the process, so it is caught here: the page becomes zeros, and whoever reads it is told
 //! ([`View::is_whole`]). Bytes that are not in memory are left to `read`, which fetches them in one piece. On Linux alone;
-//! elsewhere, and where somebody else has taken the signal, nothing is read in place.
+//! elsewhere, where somebody else has taken the signal, and where addresses are rationed, nothing is read in place.
+//!
+//! It is for files that are only appended to. What others write over while it is read is seen half old, half new: a check
+//! tells that of what it looks at, not of what was copied a moment before.
 
 use std::{
     fs::File,
@@ -42,13 +45,23 @@ thread_local! {
 pub(crate) struct Mapped(Mmap);
 
 impl Mapped {
-    /// The first bytes of a file, also those that it will have only later. Nothing where that cannot be.
+    /// The first bytes of a file, also those that it will have only later, and some that it never has. Nothing where that
+    /// cannot be.
     ///
     /// # Safety
     /// Bytes that are read must stay what they are: the file may grow, and may be lost.
     pub(crate) unsafe fn new(file: &File, bytes: usize) -> Option<Self> {
+        if !signal::is_ours() {
+            return None;
+        }
         // SAFETY: the caller answers for the bytes; those that are lost are zeros, and bytes too.
-        signal::is_ours().then(|| unsafe { MmapOptions::new().len(bytes).map(file) }.ok().map(Self))?
+        let mapped = unsafe { MmapOptions::new().len(bytes).map(file) }.ok()?;
+        // Of a file that is somebody else's the system says that all of it is in memory, even what it has not.
+        if signal::is_in_memory(mapped.as_ptr().wrapping_add(bytes.checked_sub(1)?), 1) {
+            return None;
+        }
+        signal::tell(mapped.as_ptr(), bytes);
+        Some(Self(mapped))
     }
 
     /// Some of it, if it is in memory. A thread has one view at a time.
@@ -59,7 +72,7 @@ impl Mapped {
         }
         let from = self.0.as_ptr().wrapping_add(range.start);
         let free = READING.with(|reading| reading.to.load(Relaxed) == 0);
-        if !free || !signal::is_in_memory(from, range.len()) {
+        if !free || !signal::reaches_us() || !signal::is_in_memory(from, range.len()) {
             return None;
         }
         READING.with(|reading| {
@@ -111,6 +124,7 @@ impl Drop for View {
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod signal {
     use std::{
+        cell::Cell,
         ffi::{c_int, c_void},
         mem::MaybeUninit,
         ptr,
@@ -120,13 +134,18 @@ mod signal {
         },
     };
 
-    use libc::{SA_ONSTACK, SA_SIGINFO, SIG_DFL, SIG_IGN, SIGBUS, siginfo_t};
+    use libc::{SA_NODEFER, SA_ONSTACK, SA_RESTART, SA_SIGINFO, SIG_DFL, SIG_IGN, SIGBUS, siginfo_t};
 
     use super::READING;
 
     /// Who was asked before.
     static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
     static PAGE: AtomicUsize = AtomicUsize::new(0);
+    /// All mappings lie between these.
+    static LOWEST: AtomicUsize = AtomicUsize::new(usize::MAX);
+    static HIGHEST: AtomicUsize = AtomicUsize::new(0);
+    /// What `si_code` is for a page that cannot be had: no such place, the disk, the memory itself.
+    const LOST: std::ops::RangeInclusive<c_int> = 2..=4;
 
     type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
     const OURS: Handler = on_signal;
@@ -139,19 +158,48 @@ mod signal {
             PAGE.store(usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(0), Relaxed);
             if let Some(before) = now()
                 && PAGE.load(Relaxed) > 0
+                && !is_rationed()
             {
                 let _ = BEFORE.set(before);
-                // Its signals are held back while it runs, and it has the stack that others have for this.
-                let ours = libc::sigaction {
-                    sa_sigaction: OURS as usize,
-                    sa_flags: SA_SIGINFO | SA_ONSTACK,
-                    ..before
-                };
+                // As those who were asked before want it, and on the stack that others have for this.
+                let flags = SA_SIGINFO | SA_ONSTACK | before.sa_flags & (SA_NODEFER | SA_RESTART);
+                let ours = libc::sigaction { sa_sigaction: OURS as usize, sa_flags: flags, ..before };
                 // SAFETY: `on_signal` does only what a handler may.
                 unsafe { libc::sigaction(SIGBUS, &raw const ours, ptr::null_mut()) };
             }
         });
         now().is_some_and(|now| now.sa_sigaction == OURS as usize)
+    }
+
+    /// Whether this process may have so many addresses and no more: what a mapping takes, others would miss.
+    fn is_rationed() -> bool {
+        let mut limit = MaybeUninit::<libc::rlimit>::uninit();
+        // SAFETY: it writes the limit, and says whether it did.
+        unsafe {
+            libc::getrlimit(libc::RLIMIT_AS, limit.as_mut_ptr()) != 0
+                || limit.assume_init().rlim_cur != libc::RLIM_INFINITY
+        }
+    }
+
+    /// Whether the signal comes to this thread, which it is made to: a thread has what its maker held back.
+    pub(super) fn reaches_us() -> bool {
+        thread_local!(static REACHES: Cell<bool> = const { Cell::new(false) });
+        if !REACHES.get() {
+            let mut one = MaybeUninit::uninit();
+            // SAFETY: a set of one signal, for this thread alone.
+            REACHES.set(unsafe {
+                libc::sigemptyset(one.as_mut_ptr()) == 0
+                    && libc::sigaddset(one.as_mut_ptr(), SIGBUS) == 0
+                    && libc::pthread_sigmask(libc::SIG_UNBLOCK, one.as_ptr(), ptr::null_mut()) == 0
+            });
+        }
+        REACHES.get()
+    }
+
+    /// The handler is told of a mapping.
+    pub(super) fn tell(from: *const u8, bytes: usize) {
+        LOWEST.fetch_min(from as usize, Relaxed);
+        HIGHEST.fetch_max(from as usize + bytes, Relaxed);
     }
 
     fn now() -> Option<libc::sigaction> {
@@ -178,16 +226,23 @@ mod signal {
     extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
         // SAFETY: the system hands over what it is about.
         let (code, at) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
+        // Asked first: what a thread reads is asked of threads that we do not know only where it may be ours.
+        let near = LOST.contains(&code) && (LOWEST.load(Relaxed)..HIGHEST.load(Relaxed)).contains(&at);
+        if !(near && is_replaced(at)) {
+            pass_on(signal, code, info, context);
+        }
+    }
+
+    /// Whether this thread reads there, and can go on.
+    fn is_replaced(at: usize) -> bool {
         let page = PAGE.load(Relaxed);
-        // A page that is partly ours is mapped by us as a whole.
         let lost = READING.try_with(|reading| {
             let (from, to) = (reading.from.load(Relaxed), reading.to.load(Relaxed));
+            // A page that is partly ours is mapped by us as a whole.
             let inside = to > 0 && (from / page * page..to.next_multiple_of(page)).contains(&at);
-            (code > 0 && inside && replace(at / page * page, page)).then(|| reading.lost.store(true, Relaxed))
+            (inside && replace(at / page * page, page)).then(|| reading.lost.store(true, Relaxed))
         });
-        if !matches!(lost, Ok(Some(()))) {
-            pass_on(signal, info, context);
-        }
+        matches!(lost, Ok(Some(())))
     }
 
     /// Puts zeros in the place of a page of ours.
@@ -204,14 +259,19 @@ mod signal {
     }
 
     /// Not ours: whoever was asked before, or the end, as without us.
-    fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    fn pass_on(signal: c_int, code: c_int, info: *mut siginfo_t, context: *mut c_void) {
         let Some(before) = BEFORE.get() else { return };
+        let sent = code <= 0;
         // SAFETY: it is what was set before, called as it was to be called; by default what failed is tried again, and ends.
         unsafe {
             match before.sa_sigaction {
+                SIG_IGN if sent => {}
                 SIG_DFL | SIG_IGN => {
                     let ending = libc::sigaction { sa_sigaction: SIG_DFL, ..*before };
                     libc::sigaction(signal, &raw const ending, ptr::null_mut());
+                    if sent {
+                        libc::raise(signal);
+                    }
                 }
                 known if before.sa_flags & SA_SIGINFO != 0 => {
                     std::mem::transmute::<usize, Handler>(known)(signal, info, context);
@@ -231,9 +291,15 @@ mod signal {
     pub(super) fn is_in_memory(_from: *const u8, _bytes: usize) -> bool {
         false
     }
+
+    pub(super) fn reaches_us() -> bool {
+        false
+    }
+
+    pub(super) fn tell(_from: *const u8, _bytes: usize) {}
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(all(test, target_os = "linux", target_pointer_width = "64"))]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -275,16 +341,21 @@ mod tests {
         assert!(mapped.view(0..80_000).unwrap().is_whole(), "the rest is as it was");
     }
 
+    /// Runs a test again, in a process of its own: there is one handler for all of one. Nothing in that process.
+    fn apart(name: &str) -> Option<std::process::ExitStatus> {
+        let mark = "FEEDWATER_TEST_APART";
+        if std::env::var_os(mark).is_some() {
+            return None;
+        }
+        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        again.args([&*format!("read::mapped::tests::{name}"), "--exact", "--test-threads=1"]).env(mark, "1");
+        Some(again.status().unwrap())
+    }
+
     #[test]
     fn whoever_takes_the_signal_keeps_it() {
-        // In a process of its own: there is one handler for all of it.
-        if std::env::var_os("FEEDWATER_TAKES_SIGBUS").is_none() {
-            let name = "read::mapped::tests::whoever_takes_the_signal_keeps_it";
-            let status = std::process::Command::new(std::env::current_exe().unwrap())
-                .args([name, "--exact", "--test-threads=1"])
-                .env("FEEDWATER_TAKES_SIGBUS", "1")
-                .status();
-            return assert!(status.unwrap().success());
+        if let Some(status) = apart("whoever_takes_the_signal_keeps_it") {
+            return assert!(status.success());
         }
         let (_file, mapped) = file(200_000);
         assert!(mapped.view(0..150_000).is_some());
@@ -297,13 +368,8 @@ mod tests {
     #[test]
     fn a_fault_of_others_ends_as_it_would_without_us() {
         use std::os::unix::process::ExitStatusExt;
-        if std::env::var_os("FEEDWATER_FAULTS").is_none() {
-            let name = "read::mapped::tests::a_fault_of_others_ends_as_it_would_without_us";
-            let status = std::process::Command::new(std::env::current_exe().unwrap())
-                .args([name, "--exact", "--test-threads=1"])
-                .env("FEEDWATER_FAULTS", "1")
-                .status();
-            return assert_eq!(status.unwrap().signal(), Some(libc::SIGBUS));
+        if let Some(status) = apart("a_fault_of_others_ends_as_it_would_without_us") {
+            return assert_eq!(status.signal(), Some(libc::SIGBUS));
         }
         let (file, mapped) = file(200_000);
         let view = mapped.view(0..100_000).unwrap();
@@ -312,5 +378,50 @@ mod tests {
         // SAFETY: none is needed: it ends here.
         let byte = unsafe { mapped.0.as_ptr().add(5000).read_volatile() };
         panic!("read {byte} of a file that has nothing");
+    }
+
+    #[test]
+    fn a_signal_that_is_sent_ends_as_it_would_without_us() {
+        use std::os::unix::process::ExitStatusExt;
+        if let Some(status) = apart("a_signal_that_is_sent_ends_as_it_would_without_us") {
+            return assert_eq!(status.signal(), Some(libc::SIGBUS));
+        }
+        // Not as the standard library has it, which lets the first go by.
+        // SAFETY: the default, before anybody of ours asks for more.
+        unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
+        let (_file, _mapped) = file(200_000);
+        // SAFETY: it ends here.
+        unsafe { libc::raise(libc::SIGBUS) };
+        panic!("it was taken");
+    }
+
+    #[test]
+    fn a_thread_that_held_the_signal_back_gets_it() {
+        if let Some(status) = apart("a_thread_that_held_the_signal_back_gets_it") {
+            return assert!(status.success());
+        }
+        // SAFETY: all signals, for this thread alone.
+        unsafe {
+            let mut all = std::mem::zeroed();
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
+        }
+        let (file, mapped) = file(200_000);
+        let view = mapped.view(0..100_000).unwrap();
+        file.set_len(0).unwrap();
+        assert_eq!((view.as_slice()[5000], view.is_whole()), (0, false));
+    }
+
+    #[test]
+    fn where_addresses_are_rationed_nothing_is_mapped() {
+        if let Some(status) = apart("where_addresses_are_rationed_nothing_is_mapped") {
+            return assert!(status.success());
+        }
+        let limit = libc::rlimit { rlim_cur: 1 << 40, rlim_max: 1 << 40 };
+        // SAFETY: a limit that is not reached.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
+        let file = tempfile::tempfile().unwrap();
+        // SAFETY: nobody writes to it.
+        assert!(unsafe { Mapped::new(&file, 1 << 20) }.is_none());
     }
 }
