@@ -7,7 +7,7 @@ use std::{
 
 use feedwater_profile::record::SLOWEST;
 
-use super::{build::Flow, report::Meter, stage::Context};
+use super::{flow::Flow, report::Meter, stage::Context};
 
 /// What a worker is at, for others to see.
 pub(super) struct Desk {

@@ -6,45 +6,31 @@
 //! out, they go on with the next, so that its first batches are ready when they are asked for.
 
 use std::{
-    any::Any,
     collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock,
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
-use feedwater_profile::record::{Blame, Input};
-
 use super::{
-    build::Flow,
-    clock::{Clock, Desk, Slowest, Spent},
+    clock::{Desk, Spent},
+    flow::Flow,
     plan::{Cursor, EpochPlan, Step},
-    policy::BadSample,
     report::{Meter, Scheduled},
     stage::Context,
     tune::Setting,
+    unit::{Finished, Unit, Worker, said},
 };
-use crate::{
-    batch::{
-        collate::{Collate, Filling, Numbers},
-        pack::Document,
-    },
-    cache::{Keeper, Kept, Outcome},
-    deliver::ReadyBatch,
-    error::{Error, Fault, Result},
-    sample::{Sample, Value, field},
-};
+use crate::error::{Error, Fault, Result};
 
 /// How often somebody who waits asks whether to go on waiting.
 const INTERRUPT: Duration = Duration::from_millis(50);
 /// A run of samples should take about this long: far more than claiming it costs, far less than anybody waits.
 const RUN_NANOS: u64 = 300_000;
-/// Where the cache is among what is measured, if there is one.
-const CACHE: usize = 1;
 
 pub(crate) struct Engine {
     shared: Arc<Shared>,
@@ -85,44 +71,6 @@ struct Entry {
     unit: Arc<Unit>,
     claimed: usize,
     finished: Option<Finished>,
-}
-
-/// A step on its way.
-#[derive(Default)]
-struct Unit {
-    number: u64,
-    epoch: u64,
-    /// `None`: here an epoch ends.
-    step: Option<Step>,
-    /// This rank's samples, a row each.
-    samples: Vec<u64>,
-    /// In which order they are taken: the longest first.
-    order: Vec<u32>,
-    left: AtomicUsize,
-    filling: RwLock<Option<Filling>>,
-    rows: Mutex<Rows>,
-    spent: Mutex<Spent>,
-}
-
-#[derive(Default)]
-struct Rows {
-    samples: Vec<Option<Sample>>,
-    bad: Vec<(usize, BadSample)>,
-}
-
-/// A step that is ready.
-#[derive(Default)]
-pub(crate) struct Finished {
-    pub(crate) batch: Option<ReadyBatch>,
-    pub(crate) documents: Vec<Document>,
-    pub(crate) bad: Vec<BadSample>,
-    /// The sample that came last, and the stage that it spent the most time in.
-    pub(crate) last: (String, &'static str),
-    /// How it was made.
-    pub(crate) input: Input,
-    /// Putting the batch together failed: no sample's fault, and nothing to go on with.
-    broken: Option<Fault>,
-    bytes: usize,
 }
 
 /// What the consumer takes out.
@@ -249,8 +197,7 @@ impl Engine {
         queue.ready_bytes -= finished.bytes;
         drop(queue);
         if let Some(fault) = finished.broken {
-            let key = unit.samples.first().map_or_else(String::new, |index| shared.flow.source.key(*index));
-            return Err(Error::Sample { key, stage: "batch", fault });
+            return Err(Error::Sample { key: unit.key(&shared.flow, 0), stage: "batch", fault });
         }
         shared.work.notify_all();
         Ok(Taken { epoch: unit.epoch, step: unit.step.clone(), finished, waited, ready })
@@ -278,14 +225,7 @@ impl Drop for Engine {
     }
 }
 
-/// What a panic said.
-fn said(panic: &(dyn Any + Send)) -> Fault {
-    let said = panic.downcast_ref::<&str>().map(|said| (*said).to_owned());
-    let said = said.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-    Fault::new(format!("panicked: {said}"))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -293,7 +233,7 @@ impl Shared {
     fn work(&self, number: usize) {
         let flow = &*self.flow;
         let (desk, meter) = (&self.desks[number], &flow.meters[number]);
-        let mut context = Context {
+        let context = Context {
             seed: flow.seed,
             epoch: 0,
             stage: 0,
@@ -301,10 +241,17 @@ impl Shared {
             buffers: flow.collate.buffers.clone(),
             charges: Vec::new(),
         };
-        let mut spent = Spent { nanos: vec![0; flow.names.len()], ..Spent::default() };
-        let mut scheduled = Scheduled::new(flow.measure);
+        let mut worker = Worker {
+            flow,
+            began: self.began,
+            desk,
+            meter,
+            context,
+            spent: Spent { nanos: vec![0; flow.names.len()], ..Spent::default() },
+            scheduled: Scheduled::new(flow.measure),
+        };
         while let Some(Claim { unit, from, to }) = self.claim(number, meter) {
-            context.epoch = unit.epoch;
+            worker.context.epoch = unit.epoch;
             let began = Instant::now();
             for at in from..to {
                 if self.stop.load(Ordering::Relaxed) {
@@ -313,17 +260,16 @@ impl Shared {
                 let row = unit.order[at] as usize;
                 desk.unit.store(unit.number, Ordering::Relaxed);
                 desk.row.store(row, Ordering::Relaxed);
-                let slowest =
-                    self.sample(&unit, row, (desk, meter), &mut context, &mut spent, &mut scheduled);
+                let slowest = worker.sample(&unit, row);
                 desk.since.store(0, Ordering::Relaxed);
                 if at + 1 == to {
                     // Before the last of the run is counted off: whoever finishes the step must find it all there.
-                    lock(&unit.spent).add(&mut spent);
+                    lock(&unit.spent).add(&mut worker.spent);
                 }
                 if unit.left.fetch_sub(1, Ordering::AcqRel) == 1 {
                     let began = Instant::now();
                     let mut finished =
-                        catch_unwind(AssertUnwindSafe(|| self.finish(&unit, row, slowest))).unwrap_or_else(
+                        catch_unwind(AssertUnwindSafe(|| unit.finish(flow, row, slowest))).unwrap_or_else(
                             |panic| Finished { broken: Some(said(&*panic)), ..Finished::default() },
                         );
                     let took = began.elapsed();
@@ -407,27 +353,7 @@ impl Shared {
             planner.plan = Arc::new(flow.plan.epoch(planner.epoch));
         }
         drop(planner);
-        // Packed blocks are shared out when they are packed: every rank reads all documents.
-        let (rank, world) = if flow.packed.is_some() { (0, 1) } else { (flow.rank, flow.world) };
-        let every = |all: &Vec<u64>| all.iter().skip(rank).step_by(world).copied().collect::<Vec<_>>();
-        let samples = step.as_ref().map(|step| every(&step.samples)).unwrap_or_default();
-        let lengths = step.as_ref().map(|step| every(&step.lengths)).unwrap_or_default();
-        let mut order: Vec<u32> = (0..samples.len() as u32).collect();
-        if !lengths.is_empty() {
-            order.sort_by_key(|row| std::cmp::Reverse(lengths[*row as usize]));
-        }
-        let filling = flow.packed.is_none().then(|| flow.collate.begin(samples.len()));
-        Unit {
-            number: 0,
-            epoch,
-            step,
-            left: AtomicUsize::new(samples.len()),
-            rows: Mutex::new(Rows { samples: samples.iter().map(|_| None).collect(), bad: Vec::new() }),
-            filling: RwLock::new(filling),
-            spent: Mutex::default(),
-            samples,
-            order,
-        }
+        Unit::new(flow, epoch, step)
     }
 
     fn enqueue(&self, queue: &mut Queue, planned: Result<Unit, Fault>) {
@@ -439,7 +365,7 @@ impl Shared {
         queue.next_unit += 1;
         // A step without samples of this rank's, and an epoch's end, are ready as they are.
         let empty = unit.samples.is_empty();
-        let finished = empty.then(|| Finished { broken, ..self.finish(&unit, 0, 0) });
+        let finished = empty.then(|| Finished { broken, ..unit.finish(&self.flow, 0, 0) });
         queue.entries.push_back(Entry { unit: Arc::new(unit), claimed: 0, finished });
         self.work.notify_all();
         if empty {
@@ -453,176 +379,6 @@ impl Shared {
         let (plan, at) = (planner.plan.clone(), planner.at);
         drop(planner);
         plan.look_ahead(at)
-    }
-
-    /// Carries a sample through all stages and into its row. Returns the stage that it spent the most time in.
-    fn sample(
-        &self,
-        unit: &Unit,
-        row: usize,
-        (desk, meter): (&Desk, &Meter),
-        context: &mut Context,
-        spent: &mut Spent,
-        scheduled: &mut Scheduled,
-    ) -> usize {
-        let flow = &*self.flow;
-        let index = unit.samples[row];
-        let began = Instant::now();
-        let mut clock =
-            Clock { flow, began: self.began, desk, meter, spent, last: began, slowest: (0, Duration::ZERO) };
-        let outcome = catch_unwind(AssertUnwindSafe(|| {
-            loop {
-                if let Some(sample) = self.stages(unit, row, index, context, &mut clock)? {
-                    return Ok(sample);
-                }
-                // It is not found like this again.
-                flow.keeper.iter().for_each(Keeper::lost);
-            }
-        }));
-        let result = outcome.unwrap_or_else(|panic| Err(said(&*panic)));
-        let slowest = clock.slowest.0;
-        let done = clock.last;
-        let nanos = done.duration_since(began).as_nanos() as u64;
-        spent.sample(Slowest { nanos, row, stage: slowest, queued_nanos: scheduled.note(meter, done) });
-        let mut rows = lock(&unit.rows);
-        match result {
-            Ok(sample) => rows.samples[row] = Some(sample),
-            Err(fault) => {
-                let slot = desk.stage.load(Ordering::Relaxed) as usize;
-                let by = flow.slots.iter().position(|known| *known == slot);
-                let left_out = by.is_some_and(|number| flow.stages[number].leaves_out());
-                let (key, stage) = (flow.source.key(index), flow.names[slot]);
-                rows.bad.push((row, BadSample { key, stage, fault, left_out }));
-            }
-        }
-        slowest
-    }
-
-    /// Nothing where what was kept of the sample turned out not to be whole: it is to be begun again.
-    fn stages(
-        &self,
-        unit: &Unit,
-        row: usize,
-        index: u64,
-        context: &mut Context,
-        clock: &mut Clock,
-    ) -> Result<Option<Sample>, Fault> {
-        let flow = &*self.flow;
-        clock.enter(0);
-        let mut sample = flow.source.sample(index)?;
-        clock.leave(0, context, sample.bytes());
-        let (mut missing, mut whole) = (None, None);
-        let mut done = 0;
-        if let Some(keeper) = &flow.keeper {
-            clock.enter(CACHE);
-            // Nothing is done to it any more: its numbers go from where they are kept into the row.
-            let last =
-                keeper.stages == flow.stages.len() && flow.packed.is_none() && flow.collate.has_fixed();
-            match keeper.fetch(&mut sample, context, last) {
-                Outcome::Found(kept) => {
-                    done = keeper.stages;
-                    if last && kept.field().is_some_and(|name| flow.collate.is_fixed(name)) {
-                        whole = Some(kept);
-                    } else if kept.unpack(&mut sample, context).is_none() {
-                        return Ok(None);
-                    }
-                }
-                Outcome::Missing(key) => missing = Some(key),
-                Outcome::Apart => {}
-            }
-            clock.leave(CACHE, context, sample.bytes() + whole.as_ref().map_or(0, Kept::bytes));
-        }
-        for (number, stage) in flow.stages.iter().enumerate().skip(done) {
-            let slot = flow.slots[number];
-            clock.enter(slot);
-            context.stage = number;
-            context.charges.clear();
-            stage.apply(&mut sample, context)?;
-            clock.leave(slot, context, sample.bytes());
-            if let Some(keeper) = flow.keeper.as_ref().filter(|keeper| keeper.stages == number + 1) {
-                clock.enter(CACHE);
-                if let Some(key) = missing.take() {
-                    keeper.keep(key, &sample);
-                }
-                keeper.round(&mut sample);
-                clock.leave_again(CACHE);
-            }
-        }
-        let slot = flow.names.len() - 1;
-        clock.enter(slot);
-        context.charges.clear();
-        if let Some(filling) = &*unit.filling.read().unwrap_or_else(PoisonError::into_inner) {
-            let bytes = sample.bytes();
-            let place = |sample: &mut Sample, numbers: Option<(&str, Numbers)>| {
-                // SAFETY: a row is claimed by one worker; the rows of a unit are distinct.
-                unsafe { flow.collate.place(filling, row, sample, numbers) }
-            };
-            match whole {
-                Some(kept) => match kept.unpack_with(&mut sample, context, place) {
-                    Some(placed) => placed?,
-                    None => return Ok(None),
-                },
-                None => place(&mut sample, None)?,
-            }
-            clock.leave(slot, context, bytes);
-        }
-        Ok(Some(sample))
-    }
-
-    /// Puts a step together. Called once for each, when its last sample is done.
-    fn finish(&self, unit: &Unit, last_row: usize, slowest: usize) -> Finished {
-        let flow = &*self.flow;
-        let (mut samples, mut bad) = {
-            let mut rows = lock(&unit.rows);
-            (std::mem::take(&mut rows.samples), std::mem::take(&mut rows.bad))
-        };
-        let key =
-            |row: usize| unit.samples.get(row).map_or_else(String::new, |index| flow.source.key(*index));
-        let last = key(last_row);
-        let spent = std::mem::take(&mut *lock(&unit.spent));
-        let mut input = Input { read_bytes: spent.read_bytes, ..Input::default() };
-        for (name, nanos) in flow.names.iter().zip(&spent.nanos) {
-            *input.work_nanos.entry((*name).to_owned()).or_default() += nanos;
-        }
-        let blame = |slow: Slowest| Blame {
-            key: key(slow.row),
-            stage: flow.names[slow.stage].to_owned(),
-            nanos: slow.nanos,
-            queued_nanos: slow.queued_nanos,
-        };
-        input.slowest = spent.slowest.into_iter().filter(|slow| slow.nanos > 0).map(blame).collect();
-        let filling = unit.filling.write().unwrap_or_else(PoisonError::into_inner).take();
-        let mut documents = Vec::new();
-        let mut batch = None;
-        if let (Some(step), Some(filling)) = (&unit.step, filling) {
-            for (row, fault) in Collate::part(&mut samples) {
-                let key = flow.source.key(unit.samples[row]);
-                bad.push((row, BadSample { key, stage: "batch", fault, left_out: false }));
-            }
-            batch = Some(flow.collate.finish(unit.epoch, step.at.step, filling, samples));
-        } else if let Some(step) = &unit.step {
-            let tokens = |sample: &mut Sample| match sample.take(field::INPUT_IDS) {
-                Some(Value::Tokens(tokens)) => tokens,
-                _ => Vec::new(),
-            };
-            for (row, sample) in samples.into_iter().enumerate() {
-                let Some(mut sample) = sample else { continue };
-                let (position, tokens) = (step.at.window + row as u64, tokens(&mut sample));
-                documents.push(Document { key: sample.key, position, tokens });
-            }
-        }
-        bad.sort_by_key(|(row, _)| *row);
-        let bytes = batch.as_ref().map_or(0, ReadyBatch::bytes)
-            + documents.iter().map(|document| document.tokens.len() * 4).sum::<usize>();
-        Finished {
-            batch,
-            documents,
-            bad: bad.into_iter().map(|(_, bad)| bad).collect(),
-            last: (last, flow.names[slowest]),
-            input,
-            broken: None,
-            bytes,
-        }
     }
 
     fn hand_over(&self, number: u64, finished: Finished) {
@@ -658,9 +414,7 @@ impl Shared {
             let elapsed = Duration::from_nanos(now.saturating_sub(since));
             let here = since > 0 && desk.unit.load(Ordering::Relaxed) == unit.number && elapsed > limit;
             here.then(|| {
-                let row = desk.row.load(Ordering::Relaxed);
-                let key =
-                    unit.samples.get(row).map_or_else(String::new, |index| self.flow.source.key(*index));
+                let key = unit.key(&self.flow, desk.row.load(Ordering::Relaxed));
                 let stage = self.flow.names[desk.stage.load(Ordering::Relaxed) as usize];
                 Error::Stuck { stage, key, elapsed, limit }
             })

@@ -10,13 +10,14 @@ use feedwater_profile::record::{Blame, Input};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{
-    build::Flow,
-    engine::{Engine, Finished, Taken},
+    engine::{Engine, Taken},
+    flow::Flow,
     plan::Cursor,
     policy::Quarantine,
     report::{self, Consumed, Report, Wait},
     state::State,
     tune::{Seen, Tuner},
+    unit::Finished,
 };
 use crate::{
     batch::pack::{Packer, cursor_after},
