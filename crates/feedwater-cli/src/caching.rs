@@ -82,6 +82,22 @@ pub(crate) enum By {
 }
 
 impl Caching {
+    /// Says of settings of a cache that there is none.
+    pub(crate) fn warn(&self) {
+        let Self { cache, cache_dir, cache_dtype, cache_key, cache_size } = self;
+        let said = [
+            ("--cache-dir", cache_dir.is_some()),
+            ("--cache-dtype", cache_dtype.is_some()),
+            ("--cache-key", *cache_key != By::Path),
+            ("--cache-size", cache_size.is_some()),
+        ];
+        if let Some((flag, _)) = said.iter().find(|(_, is_there)| *is_there && *cache == Kept::Off) {
+            eprintln!(
+                "warning: {flag} is for a cache, and nothing is kept without --cache, as in --cache features"
+            );
+        }
+    }
+
     /// What was asked for.
     pub(crate) fn cache(&self) -> Option<Cache> {
         let mut cache = Cache::named(self.cache.name()).ok()?;

@@ -31,7 +31,11 @@ fn with_morse() -> tempfile::TempDir {
 #[test]
 fn the_verdict_fits_on_a_screen_and_has_no_colour_in_a_pipe() {
     let folder = with_morse();
-    let text = printed(&["profile", "morse", "--num-steps", "40", "--step-ms", "4"], folder.path());
+    let line = ["profile", "morse", "--num-steps", "40", "--step-ms", "4"];
+    feedwater().args(line).args(["--cache-dir", "c"]).current_dir(folder.path()).assert().success().stderr(
+        "warning: --cache-dir is for a cache, and nothing is kept without --cache, as in --cache features\n",
+    );
+    let text = printed(&line, folder.path());
     assert!(!text.contains('\u{1b}'), "{text}");
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines.len() <= 30, "{} lines:\n{text}", lines.len());
@@ -141,4 +145,32 @@ fn too_short_a_run_and_what_is_not_there_are_errors_with_a_hint() {
     let missing = feedwater().args(["profile", "nowhere"]).current_dir(folder.path()).assert();
     let said = String::from_utf8(missing.failure().code(2).get_output().stderr.clone()).unwrap();
     assert!(said.contains("`nowhere`"), "{said}");
+}
+
+#[test]
+fn bad_samples_are_told_and_listed_once_and_a_flag_lets_more_be_left_out() {
+    let folder = with_morse();
+    let said = |arguments: &[&str], code: i32| {
+        let _ = std::fs::remove_file(folder.path().join("quarantine.jsonl"));
+        let done = feedwater().args(arguments).current_dir(folder.path()).assert().code(code);
+        let output = done.get_output();
+        let said = [&*output.stdout, &*output.stderr].map(String::from_utf8_lossy).concat();
+        let listed = std::fs::read_to_string(folder.path().join("quarantine.jsonl")).unwrap();
+        (said, listed.lines().count())
+    };
+    for number in 0..3 {
+        std::fs::write(folder.path().join(format!("morse/train/clip{number:05}.wav")), "no sound").unwrap();
+    }
+    let short = ["--num-steps", "30", "--batch-size", "4", "--step-ms", "1"];
+    let line = |words: &'static [&'static str], more: &[&'static str]| [words, more].concat();
+    for words in
+        [&["profile", "morse"][..], &["tune", "morse"], &["cache", "build", "morse", "--cache-dir", "c"]]
+    {
+        let short = if words[0] == "cache" { &[][..] } else { &short };
+        let (text, _) = said(&line(words, short), 2);
+        assert!(text.contains("--bad-ceiling 5%"), "{text}");
+        let (text, listed) = said(&[&*line(words, short), &["--bad-ceiling", "20%"]].concat(), 0);
+        assert!(text.contains("left out: see quarantine.jsonl"), "{text}");
+        assert_eq!(listed, 3, "{words:?}");
+    }
 }

@@ -98,6 +98,9 @@ struct Build {
     prefetch: u16,
     #[command(flatten)]
     caching: Caching,
+    /// The share of bad samples that are left out before it stops: 5% [default: 1%]
+    #[arg(long, value_name = "SHARE", value_parser = super::train::share)]
+    bad_ceiling: Option<f64>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -143,6 +146,8 @@ fn build(options: &Build) -> miette::Result<u8> {
         step_nanos: 0,
         step_rows: 16,
         caching,
+        bad_ceiling: options.bad_ceiling,
+        quarantine: None,
     };
     let mut pipeline = setup.build()?;
     if let Some(cache) = pipeline.report().cache.filter(|cache| cache.level == Level::Off) {

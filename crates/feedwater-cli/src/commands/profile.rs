@@ -3,8 +3,9 @@
 //! Two short runs against a pretended accelerator: one as a plain loop with one thread has it, one with the settings that
 //! this machine wants. The first is what is diagnosed; the second shows whether the diagnosis was right.
 
-use std::{cell::RefCell, ffi::OsString, io::IsTerminal, path::PathBuf};
+use std::{ffi::OsString, io::IsTerminal, path::PathBuf};
 
+use feedwater::Report;
 use feedwater_profile::{
     Diagnosis, Record, machine,
     record::{Device, Host},
@@ -95,6 +96,9 @@ pub(crate) struct Options {
     total_steps: Option<u64>,
     #[command(flatten)]
     caching: Caching,
+    /// The share of bad samples that are left out before it stops: 5% [default: 1%]
+    #[arg(long, value_name = "SHARE", value_parser = super::train::share)]
+    bad_ceiling: Option<f64>,
     /// Drop the data from the page cache before each run, as far as the system allows
     #[arg(long)]
     cold: bool,
@@ -131,13 +135,15 @@ pub(crate) struct Options {
     command: Vec<OsString>,
 }
 
-fn steps(text: &str) -> Result<u64, String> {
+/// Fewer steps say nothing.
+pub(crate) const LEAST_STEPS: u64 = 30;
+
+pub(crate) fn steps(text: &str) -> Result<u64, String> {
     match text.parse() {
-        Ok(steps) if steps >= 30 => Ok(steps),
-        _ => {
-            Err("a number, 30 or more: the first steps, and those at an epoch's edges, do not count"
-                .to_owned())
-        }
+        Ok(steps) if steps >= LEAST_STEPS => Ok(steps),
+        _ => Err(format!(
+            "a number, {LEAST_STEPS} or more: the first steps, and those at an epoch's edges, do not count"
+        )),
     }
 }
 
@@ -152,6 +158,7 @@ pub(crate) fn milliseconds(text: &str) -> Result<f64, String> {
 struct Measured {
     record: Record,
     diagnosis: Diagnosis,
+    report: Report,
 }
 
 pub(crate) fn run(options: &Options) -> miette::Result<u8> {
@@ -171,6 +178,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         super::generate::quietly(kind, &out, &[])?;
         (out, true)
     };
+    options.caching.warn();
     let task = options.task.map_or_else(|| Task::of(&data), Ok)?;
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let host = Host { fill: machine::fill(), ..machine::host_with_data(&data) };
@@ -191,10 +199,13 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         step_nanos: (options.step_ms * 1e6) as u64,
         step_rows: options.batch_size,
         caching: options.caching.clone(),
+        bad_ceiling: options.bad_ceiling,
+        quarantine: None,
     };
-    let tuned = Setup { threads: cores, prefetch: first.prefetch.max(4), ..first.clone() };
+    // What is bad is listed once.
+    let again = Setup { quarantine: Some(scratch.path().join("quarantine.jsonl")), ..first.clone() };
+    let tuned = Setup { threads: cores, prefetch: first.prefetch.max(4), ..again.clone() };
     let progress = progress_bar();
-    let cache = RefCell::new(None);
     let measure = |setup: &Setup, name: &str, file: PathBuf| -> miette::Result<Measured> {
         if options.cold {
             cold::forget(&setup.data)?;
@@ -204,41 +215,37 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
             (options.num_steps * options.batch_size / setup.batch_size).max(40).min(options.num_steps);
         // Asked before each run: it drifts.
         let host = Host { crowding: Some(machine::crowding(cores)), ..host.clone() };
-        let job = Job {
-            name,
-            host: &host,
-            devices: &devices,
-            steps,
-            record: &file,
-            progress: &progress,
-            cache: Some(&cache),
-        };
-        let mut record = run::run(setup, &job)?;
+        let job = Job { name, host: &host, devices: &devices, steps, record: &file, progress: &progress };
+        let (mut record, report) = run::run(setup, &job)?;
         record.run.planned_steps = options.total_steps;
         let diagnosis = Diagnosis::of(&record).map_err(|error| miette!("{error}"))?;
-        Ok(Measured { record, diagnosis })
+        Ok(Measured { record, diagnosis, report })
     };
     let kept = options.record.clone().unwrap_or_else(|| scratch.path().join("first.jsonl"));
     let one = measure(&first, "as a plain loop", kept)?;
     let two = measure(&tuned, "tuned", scratch.path().join("tuned.jsonl"))?;
-    // What is only tried is not the user's own.
-    let cached = cache.borrow().clone();
+    // Of the first run, unless something went wrong only later.
+    let cached = [&two, &one].into_iter().filter_map(|one| one.report.cache.as_ref());
+    let cached = cached.max_by_key(|cache| cache.trouble.is_some());
     let mut verified = Vec::new();
     if options.verify {
-        for (what, wish) in verify::wishes(&first, cores) {
-            let mut other = first.with(&wish);
+        for (what, wish) in verify::wishes(&again, cores) {
+            let mut other = again.with(&wish);
             let run = |setup| Ok(measure(setup, &what, scratch.path().join("verify.jsonl"))?.record);
             if wish == Wish::Cache {
                 // What is promised is what it brings when everything is there. The user's own is left alone.
                 other.caching.cache_dir = Some(scratch.path().join("cache"));
                 run(&other)?;
             }
-            verified.extend(verify::verify(&what, &wish, || run(&first), || run(&other))?);
+            verified.extend(verify::verify(&what, &wish, || run(&again), || run(&other))?);
         }
     }
     progress.finish_and_clear();
-    if let Some(cache) = &cached {
+    if let Some(cache) = cached {
         eprintln!("{}", caching::told(cache));
+    }
+    if let Some(said) = run::left_out(&one.report) {
+        eprintln!("{said}");
     }
     if let Some(path) = &options.html {
         write(path, &html::render(&one.record, &one.diagnosis).map_err(|error| miette!("{error}"))?)?;
@@ -250,6 +257,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         let object = json!({
             "version": 1, "data": options.data, "generated": generated,
             "run": one.diagnosis, "tuned": two.diagnosis, "verified": verified, "cache": cached,
+            "bad": one.report.bad,
         });
         object.to_string()
     } else {

@@ -204,20 +204,15 @@ fn measured(data: &Path, plain: bool, record: &Path) -> miette::Result<Diagnosis
         step_nanos: STEP_NANOS,
         step_rows: BATCH,
         caching: Caching::default(),
+        bad_ceiling: None,
+        quarantine: None,
     };
     let host = machine::host_with_data(data);
     let name = if plain { "a plain loop" } else { "the engine" };
     let progress = ProgressBar::hidden();
-    let job = Measurement {
-        name,
-        host: &host,
-        devices: &[],
-        steps: MEASURED_STEPS,
-        record,
-        progress: &progress,
-        cache: None,
-    };
-    let record = run::run(&setup, &job)?;
+    let job =
+        Measurement { name, host: &host, devices: &[], steps: MEASURED_STEPS, record, progress: &progress };
+    let (record, _) = run::run(&setup, &job)?;
     Diagnosis::of(&record).map_err(|error| miette!("{error}"))
 }
 

@@ -428,7 +428,7 @@ fn or_auto(text: &str) -> Result<OrAuto, String> {
     }
 }
 
-fn share(text: &str) -> Result<f64, String> {
+pub(crate) fn share(text: &str) -> Result<f64, String> {
     let (number, scale) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
     match number.trim().parse::<f64>().map(|number| number / scale) {
         Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
@@ -513,6 +513,7 @@ impl Options {
 
 pub(crate) fn run(options: Options, arguments: &[std::ffi::OsString]) -> miette::Result<u8> {
     let options = options.settled();
+    options.recipe.common().caching.warn();
     match torch::chosen(&options.recipe)? {
         Some(python) => torch::run(&python, arguments),
         #[cfg(feature = "train")]

@@ -47,8 +47,6 @@ Exit codes:
 pub(crate) const FILE: &str = "feedwater.toml";
 /// How it begins where it was found here, and nobody wrote it by hand.
 const BY_TUNE: &str = "# Found by `feedwater tune";
-/// Fewer say nothing: the first are warm-up.
-const LEAST_STEPS: u64 = 30;
 
 /// What to look for.
 #[derive(Debug, clap::Args)]
@@ -72,8 +70,8 @@ pub(crate) struct Options {
     /// How long the accelerator is busy with a batch; 0: there is none
     #[arg(long, default_value_t = 50.0, value_parser = super::profile::milliseconds)]
     step_ms: f64,
-    /// Steps of a run
-    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(LEAST_STEPS..))]
+    /// Steps of a run, 30 or more
+    #[arg(long, default_value_t = 60, value_parser = super::profile::steps)]
     num_steps: u64,
     /// Try features from a cache, in a folder that is dropped afterwards
     #[arg(long)]
@@ -84,6 +82,9 @@ pub(crate) struct Options {
     /// Features as long as the clips, instead of 30 s: lengths can then be put together
     #[arg(long)]
     pad_longest: bool,
+    /// The share of bad samples that are left out before it stops: 5% [default: 1%]
+    #[arg(long, value_name = "SHARE", value_parser = super::train::share)]
+    bad_ceiling: Option<f64>,
     /// Where the settings go
     #[arg(long, value_name = "FILE", default_value = FILE)]
     write: PathBuf,
@@ -115,35 +116,33 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         half: false,
         cache: false,
     };
-    let kept = scratch.path().join("cache");
     let mut warmed: Vec<Point> = Vec::new();
+    let mut left_out = None;
     let found = search(&space, base, |point| {
-        let setup = setup(options, task, point, &kept);
+        let setup = setup(options, task, point, scratch.path());
         let name = words(point);
         // Asked before each run: it drifts.
         let host = Host { crowding: Some(machine::crowding(cores)), ..host.clone() };
         let record = scratch.path().join("probe.jsonl");
-        let steps =
-            (options.num_steps * options.batch_size / point.batch_size).clamp(LEAST_STEPS, options.num_steps);
-        let job = Job {
-            name: &name,
-            host: &host,
-            devices: &[],
-            steps,
-            record: &record,
-            progress: &progress,
-            cache: None,
-        };
+        let steps = (options.num_steps * options.batch_size / point.batch_size)
+            .clamp(super::profile::LEAST_STEPS, options.num_steps);
+        let job = Job { name: &name, host: &host, devices: &[], steps, record: &record, progress: &progress };
         // The first run of all reads files that nobody has read yet; the first with a cache makes what others find: other
         // types of numbers are other entries.
         let same = |known: &Point| !point.cache || known.cache && known.half == point.half;
         if !warmed.iter().any(same) {
+            // What is bad is listed once.
+            let quarantine = setup.quarantine.clone().filter(|_| !warmed.is_empty());
+            let (_, report) = run::run(&Setup { quarantine, ..setup.clone() }, &job)?;
+            left_out = left_out.take().or_else(|| run::left_out(&report));
             warmed.push(*point);
-            run::run(&setup, &job)?;
         }
-        run::run(&setup, &job)
+        Ok::<_, miette::Report>(run::run(&setup, &job)?.0)
     })?;
     progress.finish_and_clear();
+    if let Some(said) = &left_out {
+        eprintln!("{said}");
+    }
     fs::write(&options.write, settings(options, &found.best))
         .map_err(|error| miette!("cannot write `{}`: {error}", options.write.display()))?;
     if options.json {
@@ -195,7 +194,7 @@ fn space(options: &Options, task: Task, cores: usize) -> Space {
     }
 }
 
-fn setup(options: &Options, task: Task, point: &Point, kept: &Path) -> Setup {
+fn setup(options: &Options, task: Task, point: &Point, scratch: &Path) -> Setup {
     let cache = if point.cache { Kept::Features } else { Kept::Off };
     Setup {
         task,
@@ -212,7 +211,9 @@ fn setup(options: &Options, task: Task, point: &Point, kept: &Path) -> Setup {
         plain: None,
         step_nanos: (options.step_ms * 1e6) as u64,
         step_rows: options.batch_size,
-        caching: Caching { cache, cache_dir: Some(kept.to_owned()), ..Caching::default() },
+        caching: Caching { cache, cache_dir: Some(scratch.join("cache")), ..Caching::default() },
+        bad_ceiling: options.bad_ceiling,
+        quarantine: Some(scratch.join("quarantine.jsonl")),
     }
 }
 

@@ -4,13 +4,12 @@
 //! is measured is the input and nothing else, and the same on a laptop as beside a real card.
 
 use std::{
-    cell::RefCell,
     path::Path,
     thread,
     time::{Duration, Instant, SystemTime},
 };
 
-use feedwater::cache::CacheReport;
+use feedwater::Report;
 use feedwater_profile::{
     Record, Recorder,
     record::{Device, Host, Input, Run, Step},
@@ -29,12 +28,10 @@ pub(crate) struct Job<'a> {
     pub(crate) steps: u64,
     pub(crate) record: &'a Path,
     pub(crate) progress: &'a ProgressBar,
-    /// What a cache did in the first run, or in the first in which something went wrong with it.
-    pub(crate) cache: Option<&'a RefCell<Option<CacheReport>>>,
 }
 
-/// Runs so many steps and gives back what was recorded.
-pub(crate) fn run(setup: &Setup, job: &Job<'_>) -> miette::Result<Record> {
+/// Runs so many steps and gives back what was recorded, and what the pipeline says of itself.
+pub(crate) fn run(setup: &Setup, job: &Job<'_>) -> miette::Result<(Record, Report)> {
     let mut pipeline = setup.build()?;
     let simulated = setup.step_nanos > 0;
     let device = Device {
@@ -109,16 +106,15 @@ pub(crate) fn run(setup: &Setup, job: &Job<'_>) -> miette::Result<Record> {
     }
     let report = pipeline.report();
     recorder.end(measuring(&report)).map_err(|error| miette!("{error}"))?;
-    if let Some(mut known) = job.cache.map(RefCell::borrow_mut)
-        && known.as_ref().is_none_or(|known| known.trouble.is_none() && has_trouble(&report))
-    {
-        *known = report.cache;
-    }
-    Record::open(job.record).map_err(|error| miette!("{error}"))
+    let record = Record::open(job.record).map_err(|error| miette!("{error}"))?;
+    Ok((record, report))
 }
 
-fn has_trouble(report: &feedwater::Report) -> bool {
-    report.cache.as_ref().is_some_and(|cache| cache.trouble.is_some())
+/// What is to be said of samples that were left out, if any were.
+pub(crate) fn left_out(report: &Report) -> Option<String> {
+    let Report { bad, samples, .. } = report;
+    (*bad > 0)
+        .then(|| format!("warning: {bad} of {samples} samples were bad and left out: see quarantine.jsonl"))
 }
 
 /// How a batch was made, without the time in which a plain loop waited for its turn.
@@ -137,7 +133,7 @@ fn busy(until: Instant) {
 }
 
 /// What measuring the stages took, as time of the whole run: how often a clock was read, and what that takes here.
-fn measuring(report: &feedwater::Report) -> Duration {
+fn measuring(report: &Report) -> Duration {
     const READS: u32 = 20_000;
     let began = Instant::now();
     for _ in 0..READS {

@@ -102,6 +102,10 @@ pub(crate) struct Setup {
     pub(crate) step_nanos: u64,
     pub(crate) step_rows: u64,
     pub(crate) caching: Caching,
+    /// The share of bad samples that are left out before it stops.
+    pub(crate) bad_ceiling: Option<f64>,
+    /// Where those are listed, if not where users look for them.
+    pub(crate) quarantine: Option<PathBuf>,
 }
 
 impl Setup {
@@ -160,8 +164,12 @@ impl Setup {
                 open.tokenize(tokenize).batch(Batch::packed(512, self.batch_size))
             }
         };
-        let flow = flow.cache(self.caching.cache());
-        Ok(flow.threads(self.threads).prefetch(self.prefetch).seed(self.seed).policy(Policy::skip()))
+        let mut policy = self.bad_ceiling.map_or_else(Policy::skip, Policy::skip_up_to);
+        if let Some(file) = &self.quarantine {
+            policy = policy.quarantine(file);
+        }
+        let flow = flow.cache(self.caching.cache()).policy(policy);
+        Ok(flow.threads(self.threads).prefetch(self.prefetch).seed(self.seed))
     }
 
     /// The same with another setting.
