@@ -259,6 +259,9 @@ pub struct Diagnosis {
     pub coverage_percent: f64,
     /// Steps that are listed apart, and why.
     pub apart: Vec<Apart>,
+    /// What was changed while it ran, why, and what came of it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tuning: Vec<String>,
     /// What of the record could not be read.
     pub damage: Vec<String>,
     /// The run.
@@ -357,6 +360,7 @@ impl Diagnosis {
                     wall_nanos: record.steps[*at].wall_nanos,
                 })
                 .collect(),
+            tuning: record.tunings().flat_map(|(_, tuning)| tuning.said.iter().cloned()).collect(),
             damage: record.damage.clone(),
             run: record.run.clone(),
         })

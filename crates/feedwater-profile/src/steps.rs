@@ -1,7 +1,7 @@
 //! Which steps count, and what do they say?
 //!
 //! The first steps of a run, the first of an epoch, its last batch where that is short, and steps in which something else
-//! happened (a checkpoint, an evaluation) are not like the others. They are listed apart, with what they cost, and left out of every mean.
+//! happened (a checkpoint, an evaluation, settings that were tried) are not like the others. They are listed apart, with what they cost, and left out of every mean.
 
 use crate::{
     error::{Error, Result},
@@ -96,18 +96,31 @@ impl Steps {
         let warm_up = WARM_UP.max(prefetch).min(WARM_UP.max(record.steps.len() / 4));
         let batches: Vec<_> = record.steps.iter().map(|step| (step.epoch, step.rows)).collect();
         let edges = edges(&batches, record.run.settings.batch_size);
-        let mut steady = Vec::new();
-        let mut apart = Vec::new();
-        for (at, step) in record.steps.iter().enumerate() {
-            if at < warm_up {
-                apart.push((at, "warm-up".to_owned()));
-            } else if let Some(mark) = &step.mark {
-                apart.push((at, mark.clone()));
-            } else if let Some(why) = edges[at] {
-                apart.push((at, why.to_owned()));
-            } else {
-                steady.push(at);
+        // Steps with other settings than most say how those were, which is no longer the question.
+        let crews = record.crews().unwrap_or_default();
+        let usual = record.usual_crew();
+        let tuned = |at: usize| crews.get(at).copied() != usual;
+        let sorted = |tuned: &dyn Fn(usize) -> bool| {
+            let mut steady = Vec::new();
+            let mut apart = Vec::new();
+            for (at, step) in record.steps.iter().enumerate() {
+                if at < warm_up {
+                    apart.push((at, "warm-up".to_owned()));
+                } else if let Some(mark) = &step.mark {
+                    apart.push((at, mark.clone()));
+                } else if let Some(why) = edges[at] {
+                    apart.push((at, why.to_owned()));
+                } else if tuned(at) {
+                    apart.push((at, "tuning".to_owned()));
+                } else {
+                    steady.push(at);
+                }
             }
+            (steady, apart)
+        };
+        let (mut steady, mut apart) = sorted(&tuned);
+        if steady.len() < LEAST {
+            (steady, apart) = sorted(&|_| false);
         }
         if steady.len() < LEAST {
             return Err(Error::TooFewSteps { steps: steady.len(), needed: LEAST, warm_up });

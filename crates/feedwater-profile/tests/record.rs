@@ -5,7 +5,11 @@
 mod common;
 
 use common::{Case, simulate};
-use feedwater_profile::{Record, Recorder};
+use feedwater_profile::{
+    Diagnosis, Record, Recorder,
+    record::{Follow, Tuning},
+    render::{html, text},
+};
 use serde_json::Value;
 
 #[test]
@@ -25,6 +29,57 @@ fn what_is_written_is_read_again() {
     assert_eq!((&read.run, &read.steps, &read.devices), (&record.run, &record.steps, &record.devices));
     assert!(read.damage.is_empty());
     assert!(read.end.unwrap().overhead_nanos.unwrap() >= 3_000_000);
+}
+
+/// From one thread to two, four that did not help, and two again.
+fn tuned() -> Record {
+    let one = simulate(&Case { threads: 1, steps: 20, ..common::input_bound() });
+    let two = simulate(&Case { threads: 2, steps: 80, ..common::input_bound() });
+    let mut record = Record { steps: one.steps, ..two.clone() };
+    record.steps.extend(two.steps);
+    for (number, step) in record.steps.iter_mut().enumerate() {
+        step.step = number as u64;
+        let tuning = |threads, said: &[&str]| {
+            Some(Tuning { threads, prefetch: 4, said: said.iter().map(|said| (*said).to_owned()).collect() })
+        };
+        step.input.as_mut().unwrap().tuning = match number {
+            0 => tuning(1, &[]),
+            19 => tuning(2, &[]),
+            29 => tuning(4, &["threads 1 → 2: kept"]),
+            39 => tuning(2, &["threads 2 → 4: <taken> back"]),
+            _ => None,
+        };
+    }
+    record
+}
+
+#[test]
+fn a_run_that_found_out_its_settings_is_told_by_most_of_its_steps() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.jsonl");
+    std::fs::write(&path, common::lines(&tuned())).unwrap();
+    let read = Record::open(&path).unwrap();
+    assert_eq!(read.run.settings.threads, Some(2));
+    let told = Diagnosis::of(&read).unwrap();
+    let two = Diagnosis::of(&simulate(&Case { threads: 2, steps: 80, ..common::input_bound() })).unwrap();
+    assert!((told.samples_per_second / two.samples_per_second - 1.0).abs() < 0.05);
+    let apart: Vec<u64> =
+        told.apart.iter().filter(|apart| apart.why == "tuning").map(|apart| apart.step).collect();
+    assert!(apart.contains(&19) && apart.contains(&30) && apart.contains(&39), "{apart:?}");
+    assert!(apart.iter().all(|step| *step < 20 || (30..40).contains(step)), "{apart:?}");
+    assert_eq!(told.tuning, ["threads 1 → 2: kept", "threads 2 → 4: <taken> back"]);
+    let text = text::render(&told, text::Colour::None);
+    assert!(
+        text.contains("tuned      2 changes while it ran; these figures: threads 2, prefetch 4"),
+        "{text}"
+    );
+    assert!(html::render(&read, &told).unwrap().contains("<li>threads 2 → 4: &lt;taken&gt; back</li>"));
+    // Whoever follows it sees what is now; and what no run can have is refused.
+    let mut follow = Follow::open(&path).unwrap();
+    follow.look().unwrap();
+    assert_eq!(follow.record().run.settings.threads, Some(2));
+    std::fs::write(&path, common::lines(&tuned()).replace("\"threads\":4", "\"threads\":4000000")).unwrap();
+    assert_eq!(Record::open(&path).unwrap().damage, ["line 31 has a setting that cannot be"]);
 }
 
 #[test]
@@ -59,7 +114,8 @@ fn every_field_is_in_the_documentation() {
     }
     let page = include_str!("../../../docs/record.md");
     let mut found = Vec::new();
-    for line in common::lines(&simulate(&common::input_bound())).lines() {
+    let text = common::lines(&simulate(&common::input_bound())) + &common::lines(&tuned());
+    for line in text.lines() {
         names(&serde_json::from_str(line).unwrap(), &mut found);
     }
     found.sort();

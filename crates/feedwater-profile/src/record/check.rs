@@ -13,6 +13,9 @@ const MOST_TIME: f64 = 1e18;
 const MOST_ROWS: u64 = 10_000_000;
 /// Bytes of a batch.
 const MOST_BYTES: u64 = 1 << 40;
+/// Threads, and batches that are made ahead.
+const MOST_THREADS: usize = 65_536;
+const MOST_AHEAD: usize = 1_000_000;
 /// Where whole numbers end that a figure can hold exactly.
 const MOST_COUNT: u64 = 1 << 53;
 
@@ -44,6 +47,13 @@ fn input(input: &Input) -> Result<(), String> {
     if input.padding_bytes > input.bytes || input.padding_to_longest_bytes > input.bytes {
         return Err("has more padding than bytes".to_owned());
     }
+    if input
+        .tuning
+        .as_ref()
+        .is_some_and(|tuning| tuning.threads > MOST_THREADS || tuning.prefetch > MOST_AHEAD)
+    {
+        return Err("has a setting that cannot be".to_owned());
+    }
     if input.gil_wait_share.is_some_and(|share| !(0.0..=1.0).contains(&share)) {
         return Err("has a share outside 0 … 1".to_owned());
     }
@@ -63,8 +73,8 @@ pub(super) fn run(run: &mut Run) -> Vec<String> {
         host.fill.clear();
         wrong.push("`fill` cannot be what writing memory takes; left out".to_owned());
     }
-    check(&mut settings.threads, "threads", |threads| *threads <= 65_536, &mut wrong);
-    check(&mut settings.prefetch, "prefetch", |prefetch| *prefetch <= 1_000_000, &mut wrong);
+    check(&mut settings.threads, "threads", |threads| *threads <= MOST_THREADS, &mut wrong);
+    check(&mut settings.prefetch, "prefetch", |batches| *batches <= MOST_AHEAD, &mut wrong);
     check(&mut settings.batch_size, "batch_size", |rows| *rows <= MOST_ROWS, &mut wrong);
     check(&mut settings.longest_seconds, "longest_seconds", |s| (0.0..=1e9).contains(s), &mut wrong);
     check(&mut settings.over_30s_share, "over_30s_share", |share| (0.0..=1.0).contains(share), &mut wrong);

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use feedwater_profile::record::{Blame, Input};
+use feedwater_profile::record::{Blame, Input, Tuning};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{
@@ -95,9 +95,9 @@ impl Pipeline {
             return None;
         }
         let own = self.handed_over.map(|at| at.elapsed());
-        let next = self.read(reading).transpose();
-        if let (Some(Ok(batch)), Some(own)) = (&next, own) {
-            self.tune(batch, own);
+        let mut next = self.read(reading).transpose();
+        if let Some(Ok(batch)) = &mut next {
+            batch.input.tuning = self.tune(batch, own);
         }
         self.handed_over = Some(Instant::now());
         match &next {
@@ -122,8 +122,9 @@ impl Pipeline {
         self.engine = None;
     }
 
-    /// Looks at how a step went, and changes what would make the next ones shorter.
-    fn tune(&mut self, batch: &ReadyBatch, own: Duration) {
+    /// Looks at how a step went, and changes what would make the next ones shorter. What is new of that.
+    fn tune(&mut self, batch: &ReadyBatch, own: Option<Duration>) -> Option<Tuning> {
+        let Some(own) = own else { return self.tuner.is_free().then(|| self.tuner.news()) };
         let input = &batch.input;
         let computed = input.cpu_nanos.map(|cpu| (cpu + input.queued_nanos.unwrap_or(0)) as f64);
         let seen = Seen {
@@ -132,10 +133,13 @@ impl Pipeline {
             work: input.total_work_nanos() as f64,
             computed,
         };
-        if let (Some(setting), Some(engine)) = (self.tuner.step(seen), &self.engine) {
+        let changed = self.tuner.step(seen);
+        if let (Some(setting), Some(engine)) = (changed, &self.engine) {
             // There is a thread already, so this cannot fail; if it did, all would stay as it is.
             let _ = engine.set(setting);
         }
+        let news = self.tuner.news();
+        (changed.is_some() || !news.said.is_empty()).then_some(news)
     }
 
     fn read(&mut self, reading: &mut Reading) -> Result<Option<ReadyBatch>> {

@@ -10,6 +10,7 @@
 
 use std::fmt;
 
+use feedwater_profile::record::Tuning;
 use serde::{Serialize, Serializer, ser::SerializeStruct as _};
 
 /// A share of waiting that is worth a change.
@@ -250,6 +251,8 @@ pub(crate) struct Tuner {
     /// The model's own part of a step, when it was shortest with these threads.
     shortest_own: f64,
     pub(crate) decisions: Vec<Decision>,
+    /// What was found out with the last step, in words.
+    said: Vec<String>,
 }
 
 impl Tuner {
@@ -265,7 +268,19 @@ impl Tuner {
             rests: [Rest { until: 0, next: REST }; 3],
             shortest_own: f64::INFINITY,
             decisions: Vec::new(),
+            said: Vec::new(),
         }
+    }
+
+    /// Whether there is anything that it may change.
+    pub(crate) fn is_free(&self) -> bool {
+        self.limits.tune_threads || self.limits.tune_depth
+    }
+
+    /// The setting, and what was found out with the last step.
+    pub(crate) fn news(&mut self) -> Tuning {
+        let Setting { threads, depth: prefetch } = self.setting;
+        Tuning { threads, prefetch, said: std::mem::take(&mut self.said) }
     }
 
     /// A step was taken. The setting from here on, where it is another.
@@ -304,6 +319,9 @@ impl Tuner {
         for decision in &mut self.decisions[first..] {
             decision.observed_nanos = Some(now.step());
             decision.kept = helped;
+            if helped.is_some() {
+                self.said.push(decision.to_string());
+            }
         }
         match helped {
             None => self.trial = Some(trial),

@@ -354,8 +354,16 @@ pub(super) fn environment(d: &Diagnosis) -> String {
     let known = rows.iter().filter_map(|(name, value)| value.as_ref().map(|value| (name, shown(value, 160))));
     let rows =
         each(known, |(name, value)| format!(r#"<tr><th scope="row">{name}</th><td>{value}</td></tr>"#));
+    let tuning = if d.tuning.is_empty() {
+        String::new()
+    } else {
+        let said = each(&d.tuning, |said| format!("<li>{}</li>", shown(said, 400)));
+        format!(
+            r#"<p class="how" style="margin-top:12px"><b>Changed while it ran</b>, after so many steps of the loader; the threads and batches ahead above are those of most steps:</p><ul class="how">{said}</ul>"#
+        )
+    };
     format!(
-        r#"<section class="card" id="environment"><h2>Where and how it ran</h2><table class="facts"><tbody>{rows}</tbody></table>{missing}</section>"#
+        r#"<section class="card" id="environment"><h2>Where and how it ran</h2><table class="facts"><tbody>{rows}</tbody></table>{missing}{tuning}</section>"#
     )
 }
 
