@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from feedwater import _core
+from feedwater.attach import record
 from feedwater.pipeline import Batch, Pipeline
 from feedwater.train import checkpoints, feed, loop, memory, places, relay
 from feedwater.train.__main__ import main
@@ -392,6 +393,22 @@ def test_parts_have_all_rows_once() -> None:
         assert [text for part in split for text in part["texts"]["text"]] == list("ABCDEFG")
 
 
+def test_the_batches_of_a_step_are_recorded_together() -> None:
+    def made(number: int, **more: Any) -> dict[str, Any]:
+        blame = [{"key": f"{number}{at}", "stage": "decode", "nanos": 10 * at + number} for at in range(3)]
+        work = {"read": 2, "decode": 30 * number}
+        return {"work_nanos": work, "cpu_nanos": 5, "bytes": 100, "slowest": blame, "ready": number, "threads": number, **more}
+
+    first = made(1, waited_for={"key": "a", "stage": "read", "nanos": 9}, tuned=["threads 1 → 2: kept"])
+    step = record.together(record.together(None, first), made(2, tuned=["threads 2 → 3: taken back"]))
+    assert step is not None
+    assert step["work_nanos"] == {"read": 4, "decode": 90} and (step["cpu_nanos"], step["bytes"]) == (10, 200)
+    assert [blame["key"] for blame in step["slowest"]] == ["22", "12", "21", "11"]
+    assert (step["ready"], step["threads"], step["waited_for"]["key"]) == (1, 2, "a")
+    assert step["tuned"] == ["threads 1 → 2: kept", "threads 2 → 3: taken back"]
+    assert record.together(first, None) == first
+
+
 # Devices, of which there are none here: what is asked of them, and in which order
 
 
@@ -422,14 +439,14 @@ def test_two_devices_have_three_batches_on_their_way() -> None:
             asked[0] = number + 1
             yield Batch({}, {"number": number})
 
-    sent = relay.Relay(batches(), lambda batch: batch, card, lambda: asked[0])
+    sent = relay.Relay(batches(), lambda batch: batch, card, lambda: asked[0], lambda: f"how {asked[0]} was made")
     assert next(sent)["number"] == 0
     # It is trained on; the next two are prepared and on their way, and do not count as consumed.
     assert card.calls == [
         "prepare 0", "copy 0 after made 0", "join copied 0",
         "prepare 1", "copy 1 after made 1", "prepare 2", "copy 2 after made 2",
     ]  # fmt: skip
-    assert sent.consumed == 1
+    assert (sent.consumed, sent.last_input) == (1, "how 1 was made")
     assert [batch["number"] for batch in sent] == [1, 2, 3, 4]
     assert sent.consumed == 5 and card.calls[-1] == "join copied 4"
 

@@ -261,7 +261,7 @@ pub struct Diagnosis {
     pub apart: Vec<Apart>,
     /// What was changed while it ran, why, and what came of it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub tuning: Vec<String>,
+    pub tuned: Vec<String>,
     /// What of the record could not be read.
     pub damage: Vec<String>,
     /// The run.
@@ -328,6 +328,9 @@ impl Diagnosis {
         let recorded: u64 = record.steps.iter().map(|step| step.wall_nanos).sum();
         let wall = record.end.as_ref().map_or(0, |end| end.wall_nanos).max(recorded);
         let overhead = record.end.as_ref().and_then(|end| end.overhead_nanos);
+        let mut run = record.run.clone();
+        (run.settings.threads, run.settings.prefetch) = (steps.crew.threads, steps.crew.prefetch);
+        let inputs = record.steps.iter().filter_map(|step| step.input.as_ref());
         // Where nothing is waited for, steps differ because batches do.
         let variation = if facts.wait_share() < FAR_BELOW { 0.0 } else { steps.variation_percent };
         Ok(Self {
@@ -360,9 +363,9 @@ impl Diagnosis {
                     wall_nanos: record.steps[*at].wall_nanos,
                 })
                 .collect(),
-            tuning: record.tunings().flat_map(|(_, tuning)| tuning.said.iter().cloned()).collect(),
+            tuned: inputs.flat_map(|input| input.tuned.iter().cloned()).collect(),
             damage: record.damage.clone(),
-            run: record.run.clone(),
+            run,
         })
     }
 

@@ -69,11 +69,10 @@ impl Split {
         let Some(work) = Work::of(record, steps) else {
             return Self { rest_nanos: wait, ..Self::default() };
         };
-        let settings = &record.run.settings;
-        let crew = settings.threads.map(|threads| Crew {
+        let crew = steps.crew.threads.map(|threads| Crew {
             threads,
-            prefetch: settings.prefetch.unwrap_or(1),
-            batch_at_a_time: settings.batch_at_a_time,
+            prefetch: steps.crew.prefetch.unwrap_or(1),
+            batch_at_a_time: record.run.settings.batch_at_a_time,
             handover_nanos: 0,
         });
         let mut split = Self {

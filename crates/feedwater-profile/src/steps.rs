@@ -3,6 +3,8 @@
 //! The first steps of a run, the first of an epoch, its last batch where that is short, and steps in which something else
 //! happened (a checkpoint, an evaluation, settings that were tried) are not like the others. They are listed apart, with what they cost, and left out of every mean.
 
+use std::collections::BTreeMap;
+
 use crate::{
     error::{Error, Result},
     record::{Record, Step},
@@ -27,6 +29,8 @@ pub struct Steps {
     pub apart: Vec<(usize, String)>,
     /// How many steps at the beginning are warm-up.
     pub warm_up: usize,
+    /// Who made the batches of those that count.
+    pub crew: Hands,
     /// The means over those that count.
     pub mean: Mean,
     /// Half of the steps are shorter than this.
@@ -39,6 +43,17 @@ pub struct Steps {
     pub variation_percent: f64,
     /// The same from the median deviation, which single outliers do not move.
     pub robust_variation_percent: f64,
+}
+
+/// How many made batches, and how far ahead.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Hands {
+    /// Threads; nothing where that is not known.
+    pub threads: Option<usize>,
+    /// Batches that are made ahead.
+    pub prefetch: Option<usize>,
+    /// Neither is known because both changed again and again.
+    pub varied: bool,
 }
 
 /// The first steps of epochs, but for the run's own.
@@ -96,32 +111,20 @@ impl Steps {
         let warm_up = WARM_UP.max(prefetch).min(WARM_UP.max(record.steps.len() / 4));
         let batches: Vec<_> = record.steps.iter().map(|step| (step.epoch, step.rows)).collect();
         let edges = edges(&batches, record.run.settings.batch_size);
-        // Steps with other settings than most say how those were, which is no longer the question.
-        let crews = record.crews().unwrap_or_default();
-        let usual = record.usual_crew();
-        let tuned = |at: usize| crews.get(at).copied() != usual;
-        let sorted = |tuned: &dyn Fn(usize) -> bool| {
-            let mut steady = Vec::new();
-            let mut apart = Vec::new();
-            for (at, step) in record.steps.iter().enumerate() {
-                if at < warm_up {
-                    apart.push((at, "warm-up".to_owned()));
-                } else if let Some(mark) = &step.mark {
-                    apart.push((at, mark.clone()));
-                } else if let Some(why) = edges[at] {
-                    apart.push((at, why.to_owned()));
-                } else if tuned(at) {
-                    apart.push((at, "tuning".to_owned()));
-                } else {
-                    steady.push(at);
-                }
+        let mut steady = Vec::new();
+        let mut apart = Vec::new();
+        for (at, step) in record.steps.iter().enumerate() {
+            if at < warm_up {
+                apart.push((at, "warm-up".to_owned()));
+            } else if let Some(mark) = &step.mark {
+                apart.push((at, mark.clone()));
+            } else if let Some(why) = edges[at] {
+                apart.push((at, why.to_owned()));
+            } else {
+                steady.push(at);
             }
-            (steady, apart)
-        };
-        let (mut steady, mut apart) = sorted(&tuned);
-        if steady.len() < LEAST {
-            (steady, apart) = sorted(&|_| false);
         }
+        let crew = crew(record, &mut steady, &mut apart);
         if steady.len() < LEAST {
             return Err(Error::TooFewSteps { steps: steady.len(), needed: LEAST, warm_up });
         }
@@ -139,6 +142,7 @@ impl Steps {
             steady,
             apart,
             warm_up,
+            crew,
             epoch_starts,
             mean,
             p50_nanos: p50,
@@ -165,6 +169,32 @@ impl Steps {
     pub fn worst_wait<'a>(&'a self, record: &'a Record) -> Option<&'a Step> {
         self.of_record(record).max_by_key(|step| step.wait_nanos)
     }
+}
+
+/// Lists those steps apart that were made otherwise than most, as long as enough are left.
+fn crew(record: &Record, steady: &mut Vec<usize>, apart: &mut Vec<(usize, String)>) -> Hands {
+    let settings = &record.run.settings;
+    let of = |at: usize| {
+        let input = record.steps[at].input.as_ref();
+        let with = input.and_then(|input| input.threads.zip(input.prefetch));
+        // What a step does not say, the run does.
+        with.map_or((settings.threads, settings.prefetch), |(threads, ahead)| (Some(threads), Some(ahead)))
+    };
+    let mut counts = BTreeMap::<_, usize>::new();
+    for at in &*steady {
+        *counts.entry(of(*at)).or_default() += 1;
+    }
+    let Some(((threads, prefetch), count)) = counts.iter().max_by_key(|(_, count)| **count) else {
+        return Hands { threads: settings.threads, prefetch: settings.prefetch, varied: false };
+    };
+    if *count < LEAST.min(steady.len()) {
+        return Hands { varied: true, ..Hands::default() };
+    }
+    let usual = |at: &usize| of(*at) == (*threads, *prefetch);
+    apart.extend(steady.iter().filter(|at| !usual(at)).map(|at| (*at, "tuning".to_owned())));
+    apart.sort_by_key(|(at, _)| *at);
+    steady.retain(usual);
+    Hands { threads: *threads, prefetch: *prefetch, varied: false }
 }
 
 fn epoch_starts(record: &Record, steady: &[usize]) -> EpochStarts {

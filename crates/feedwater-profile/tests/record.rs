@@ -7,7 +7,7 @@ mod common;
 use common::{Case, simulate};
 use feedwater_profile::{
     Diagnosis, Record, Recorder,
-    record::{Follow, Tuning},
+    record::Step,
     render::{html, text},
 };
 use serde_json::Value;
@@ -31,7 +31,7 @@ fn what_is_written_is_read_again() {
     assert!(read.end.unwrap().overhead_nanos.unwrap() >= 3_000_000);
 }
 
-/// From one thread to two, four that did not help, and two again.
+/// From one thread to two, four that did not help, and two again; at the end, three are tried.
 fn tuned() -> Record {
     let one = simulate(&Case { threads: 1, steps: 20, ..common::input_bound() });
     let two = simulate(&Case { threads: 2, steps: 80, ..common::input_bound() });
@@ -39,16 +39,19 @@ fn tuned() -> Record {
     record.steps.extend(two.steps);
     for (number, step) in record.steps.iter_mut().enumerate() {
         step.step = number as u64;
-        let tuning = |threads, said: &[&str]| {
-            Some(Tuning { threads, prefetch: 4, said: said.iter().map(|said| (*said).to_owned()).collect() })
-        };
-        step.input.as_mut().unwrap().tuning = match number {
-            0 => tuning(1, &[]),
-            19 => tuning(2, &[]),
-            29 => tuning(4, &["threads 1 → 2: kept"]),
-            39 => tuning(2, &["threads 2 → 4: <taken> back"]),
-            _ => None,
-        };
+        let input = step.input.as_mut().unwrap();
+        input.threads = Some(match number {
+            0..20 => 1,
+            30..40 => 4,
+            95.. => 3,
+            _ => 2,
+        });
+        input.prefetch = Some(4);
+        match number {
+            29 => input.tuned.push("threads 1 → 2: kept".to_owned()),
+            39 => input.tuned.push("threads 2 → 4: <taken> back".to_owned()),
+            _ => {}
+        }
     }
     record
 }
@@ -59,27 +62,57 @@ fn a_run_that_found_out_its_settings_is_told_by_most_of_its_steps() {
     let path = folder.path().join("run.jsonl");
     std::fs::write(&path, common::lines(&tuned())).unwrap();
     let read = Record::open(&path).unwrap();
-    assert_eq!(read.run.settings.threads, Some(2));
     let told = Diagnosis::of(&read).unwrap();
+    assert_eq!((told.run.settings.threads, told.run.settings.prefetch), (Some(2), Some(4)));
     let two = Diagnosis::of(&simulate(&Case { threads: 2, steps: 80, ..common::input_bound() })).unwrap();
     assert!((told.samples_per_second / two.samples_per_second - 1.0).abs() < 0.05);
-    let apart: Vec<u64> =
-        told.apart.iter().filter(|apart| apart.why == "tuning").map(|apart| apart.step).collect();
-    assert!(apart.contains(&19) && apart.contains(&30) && apart.contains(&39), "{apart:?}");
-    assert!(apart.iter().all(|step| *step < 20 || (30..40).contains(step)), "{apart:?}");
-    assert_eq!(told.tuning, ["threads 1 → 2: kept", "threads 2 → 4: <taken> back"]);
+    let apart = told.apart.iter().filter(|apart| apart.why == "tuning").map(|apart| apart.step);
+    let apart: Vec<u64> = apart.collect();
+    assert!([19, 30, 39, 95].iter().all(|step| apart.contains(step)), "{apart:?}");
+    assert!(!apart.iter().any(|step| (20..30).contains(step) || (40..95).contains(step)), "{apart:?}");
+    assert_eq!(told.tuned, ["threads 1 → 2: kept", "threads 2 → 4: <taken> back"]);
     let text = text::render(&told, text::Colour::None);
     assert!(
         text.contains("tuned      2 changes while it ran; these figures: threads 2, prefetch 4"),
         "{text}"
     );
     assert!(html::render(&read, &told).unwrap().contains("<li>threads 2 → 4: &lt;taken&gt; back</li>"));
-    // Whoever follows it sees what is now; and what no run can have is refused.
-    let mut follow = Follow::open(&path).unwrap();
-    follow.look().unwrap();
-    assert_eq!(follow.record().run.settings.threads, Some(2));
-    std::fs::write(&path, common::lines(&tuned()).replace("\"threads\":4", "\"threads\":4000000")).unwrap();
-    assert_eq!(Record::open(&path).unwrap().damage, ["line 31 has a setting that cannot be"]);
+    // What no run can have is refused.
+    std::fs::write(&path, common::lines(&tuned()).replace("\"threads\":4,", "\"threads\":4000000,")).unwrap();
+    assert!(Record::open(&path).unwrap().damage[0].ends_with("has a setting that cannot be"));
+}
+
+#[test]
+fn where_settings_change_all_the_time_nobody_says_what_others_would_bring() {
+    let mut record = simulate(&Case { threads: 1, steps: 60, ..common::input_bound() });
+    for (number, step) in record.steps.iter_mut().enumerate() {
+        let input = step.input.as_mut().unwrap();
+        (input.threads, input.prefetch) = (Some(1 + number / 8), Some(4));
+        input.tuned = if number % 8 == 0 { vec!["threads: kept".to_owned()] } else { Vec::new() };
+    }
+    let told = Diagnosis::of(&record).unwrap();
+    assert!(told.steps > 40 && told.run.settings.threads.is_none());
+    assert!(
+        told.findings.iter().flat_map(|finding| &finding.changes).all(|change| change.predicted.is_none())
+    );
+    assert!(text::render(&told, text::Colour::None).contains("these figures: of several settings"));
+}
+
+/// A run that went on with another number of threads: each part is told by its own.
+#[test]
+fn a_run_that_went_on_otherwise_is_not_told_by_what_it_was_before() {
+    let before = simulate(&Case { threads: 1, steps: 30, ..common::input_bound() });
+    let mut record = simulate(&Case { threads: 2, steps: 90, ..common::input_bound() });
+    for (step, of) in record.steps.iter_mut().zip(&before.steps) {
+        *step = Step { step: step.step, ..of.clone() };
+    }
+    for (number, step) in record.steps.iter_mut().enumerate() {
+        let input = step.input.as_mut().unwrap();
+        (input.threads, input.prefetch) = (Some(if number < 30 { 1 } else { 2 }), Some(4));
+    }
+    let told = Diagnosis::of(&record).unwrap();
+    assert_eq!(told.run.settings.threads, Some(2));
+    assert!(told.apart.iter().filter(|apart| apart.why == "tuning").all(|apart| apart.step < 30));
 }
 
 #[test]

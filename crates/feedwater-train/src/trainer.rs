@@ -473,8 +473,7 @@ impl<R: Recipe + ?Sized> Trainer<'_, R> {
             loss += value.into_scalar::<f64>() / f64::from(parts);
             run.state = state;
             record.epoch = epoch;
-            // How one batch was made; of several that make a step, no one speaks for the others.
-            record.input = (parts == 1).then_some(input);
+            record.input.get_or_insert_default().merge(input);
         }
         let step = run.progress.step;
         if !loss.is_finite() {

@@ -7,6 +7,7 @@ mod common;
 
 use std::{
     fs,
+    io::Write as _,
     path::Path,
     sync::{
         Arc,
@@ -41,8 +42,15 @@ fn a_bad_sample_leaves_a_hole_and_is_written_down_once() {
         );
         assert_eq!(batches[6].keys[0], "clip0060.wav");
     }
-    let written = lines(&folder.path().join("quarantine.jsonl"));
-    assert_eq!(written.len(), 1, "once, not once an epoch");
+    assert_eq!((pipeline.report().bad, pipeline.report().bad_samples), (2, 1));
+    let quarantine = folder.path().join("quarantine.jsonl");
+    fs::OpenOptions::new().append(true).open(&quarantine).unwrap().write_all(b"what is no note\n").unwrap();
+    let mut again = everything(folder.path(), Batch::of(10)).build().unwrap();
+    assert_eq!(again.epoch(0).filter(Result::is_ok).count(), 10);
+    let text = fs::read_to_string(&quarantine).unwrap();
+    fs::write(&quarantine, text.replace("what is no note\n", "")).unwrap();
+    let written = lines(&quarantine);
+    assert_eq!(written.len(), 1, "once, not once an epoch or a run");
     assert_eq!((&written[0]["key"], &written[0]["stage"]), (&"clip0050.wav".into(), &"decode".into()));
     assert!(written[0]["file"].as_str().unwrap().ends_with("clip0050.wav"));
     assert!(written[0]["reason"].as_str().unwrap().contains("data"), "{}", written[0]);

@@ -74,6 +74,25 @@ class Clock:
         self._pool.extend(event for _, event in marks if event is not None)
 
 
+def together(before: dict[str, Any] | None, now: dict[str, Any] | None) -> dict[str, Any] | None:
+    """How the batches of one step were made, as if they were one: `input` of a step, as the engine's `Input::merge` has it."""
+    if before is None or now is None:
+        return before or now
+    made = {**now, **{name: before[name] for name in ("ready",) if name in before}}
+    for name in ("cpu_nanos", "queued_nanos", "bytes", "padding_bytes", "padding_to_longest_bytes", "read_bytes"):
+        if name in before or name in now:
+            made[name] = before.get(name, 0) + now.get(name, 0)
+    works = before.get("work_nanos", {}), now.get("work_nanos", {})
+    made["work_nanos"] = {stage: sum(work.get(stage, 0) for work in works) for stage in {**works[0], **works[1]}}
+    waited = [input["waited_for"] for input in (before, now) if "waited_for" in input]
+    if waited:
+        made["waited_for"] = max(waited, key=lambda blame: blame["nanos"])
+    slowest = [*before.get("slowest", []), *now.get("slowest", [])]
+    made["slowest"] = sorted(slowest, key=lambda blame: -blame["nanos"])[:4]
+    tuned = [*before.get("tuned", []), *now.get("tuned", [])]
+    return {**made, "tuned": tuned} if tuned else made
+
+
 def share_out(wall: int, spans: list[tuple[str, int, int]]) -> dict[str, int]:
     """The nanoseconds of each kind. No moment counts twice, and none outside the step."""
     shares = dict.fromkeys(_KINDS, 0)

@@ -265,7 +265,9 @@ class Run:
         if step is not None and lane.asked is not None:
             step.mark, step.got, step.number = "replay", True, lane.served
             lane.served += 1
-            step.input, step.rows = before.input, before.rows
+            # What was found out with that batch is not found out again.
+            step.input = before.input and {name: value for name, value in before.input.items() if name != "tuned"}
+            step.rows = before.rows
             step.add(("wait", lane.asked, self.clock.mark()))
             self._end_epoch(lane, None)
         return batch

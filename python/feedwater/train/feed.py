@@ -35,7 +35,7 @@ class Feed(Iterator[Tensors]):
         self._batches = self._flow()
         self._relay = None
         if self._between is not None:
-            self._relay = Relay(self._batches, self._prepared, self._between, loader.state_dict)
+            self._relay = Relay(self._batches, self._prepared, self._between, loader.state_dict, lambda: loader.last_input)
         self._worked = 0
         self._before: Tensors | None = None
 
@@ -82,8 +82,9 @@ class Feed(Iterator[Tensors]):
 
     @property
     def last_input(self) -> dict[str, Any] | None:
-        """How the last batch was made."""
-        return self.loader.last_input
+        """How the batch that was handed over last was made."""
+        made: dict[str, Any] | None = self.loader.last_input if self._relay is None else self._relay.last_input
+        return made
 
     @property
     def state(self) -> dict[str, Any]:

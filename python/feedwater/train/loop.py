@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from feedwater.attach.record import together
 from feedwater.pipeline import Pipeline
 from feedwater.torch import TorchLoader
 from feedwater.train import memory
@@ -248,7 +249,7 @@ class Steps:
             got = teller.part(took, "wait", asked)
             batch = batches.placed(batch)
             took.rows += rows_in(batch)
-            took.input = batches.last_input
+            took.input = together(took.input, batches.last_input)
             kept.append(batch)
             said = self._tried(sums, batch, last=at + 1 == accumulation)
             while said is not None:

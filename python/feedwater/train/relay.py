@@ -75,12 +75,15 @@ class Relay:
         prepare: Callable[[Tensors], Tensors],
         between: Between,
         state: Callable[[], Any],
+        made: Callable[[], Any],
     ) -> None:
-        self.batches, self.make, self.between, self.state = batches, prepare, between, state
-        self.ahead: deque[tuple[Tensors, Event, Any]] = deque()
+        self.batches, self.make, self.between, self.state, self.made = batches, prepare, between, state, made
+        self.ahead: deque[tuple[Tensors, Event, Any, Any]] = deque()
         self.ended = False
         # The place after the batch that was handed over last.
         self.consumed: Any = state()
+        # How that one was made.
+        self.last_input: Any = None
 
     def __iter__(self) -> Iterator[Tensors]:
         return self
@@ -89,7 +92,7 @@ class Relay:
         self._fill(1)
         if not self.ahead:
             raise StopIteration
-        batch, copied, self.consumed = self.ahead.popleft()
+        batch, copied, self.consumed, self.last_input = self.ahead.popleft()
         self.between.join(batch, copied)
         # The model has this one; the others go on their way while it works.
         self._fill(DEPTH - 1)
@@ -103,4 +106,4 @@ class Relay:
                 self.ended = True
                 return
             moved, copied = self.between.copy(batch, made)
-            self.ahead.append((moved, copied, self.state()))
+            self.ahead.append((moved, copied, self.state(), self.made()))

@@ -17,7 +17,10 @@ use super::report::print;
 use crate::{
     caching::{Caching, Kept},
     generate::human_bytes,
-    profile::setup::{Setup, Task},
+    profile::{
+        run,
+        setup::{Setup, Task},
+    },
 };
 
 const EXAMPLES: &str = "\
@@ -147,7 +150,6 @@ fn build(options: &Build) -> miette::Result<u8> {
         step_rows: 16,
         caching,
         bad_ceiling: options.bad_ceiling,
-        quarantine: None,
     };
     let mut pipeline = setup.build()?;
     if let Some(cache) = pipeline.report().cache.filter(|cache| cache.level == Level::Off) {
@@ -177,13 +179,13 @@ fn build(options: &Build) -> miette::Result<u8> {
     let mut said = format!(
         "built     {}: {} samples in {seconds:.1} s, {} were there before, {} written",
         cache.level.name(),
-        samples.saturating_sub(report.bad),
+        samples.saturating_sub(report.bad_samples),
         // The first of another epoch are looked at too.
         samples.saturating_sub(cache.misses),
         human_bytes(cache.written_bytes),
     );
-    if report.bad > 0 {
-        let _ = write!(said, "\nwarning:  {} samples were left out: see quarantine.jsonl", report.bad);
+    if let Some(left_out) = run::left_out(&report) {
+        let _ = write!(said, "\n{left_out}");
     }
     for (name, what) in [("why      ", &cache.why), ("warning: ", &cache.trouble)] {
         if let Some(what) = what {
@@ -193,7 +195,7 @@ fn build(options: &Build) -> miette::Result<u8> {
     println(
         &said,
         options.json,
-        &json!({"version": 1, "seconds": seconds, "samples": samples, "cache": cache}),
+        &json!({"version": 1, "seconds": seconds, "samples": samples, "bad_samples": report.bad_samples, "cache": cache}),
     )?;
     Ok(u8::from(cache.trouble.is_some()))
 }

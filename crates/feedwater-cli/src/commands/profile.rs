@@ -178,7 +178,9 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         super::generate::quietly(kind, &out, &[])?;
         (out, true)
     };
-    options.caching.warn();
+    if !options.verify {
+        options.caching.warn();
+    }
     let task = options.task.map_or_else(|| Task::of(&data), Ok)?;
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let host = Host { fill: machine::fill(), ..machine::host_with_data(&data) };
@@ -200,11 +202,8 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         step_rows: options.batch_size,
         caching: options.caching.clone(),
         bad_ceiling: options.bad_ceiling,
-        quarantine: None,
     };
-    // What is bad is listed once.
-    let again = Setup { quarantine: Some(scratch.path().join("quarantine.jsonl")), ..first.clone() };
-    let tuned = Setup { threads: cores, prefetch: first.prefetch.max(4), ..again.clone() };
+    let tuned = Setup { threads: cores, prefetch: first.prefetch.max(4), ..first.clone() };
     let progress = progress_bar();
     let measure = |setup: &Setup, name: &str, file: PathBuf| -> miette::Result<Measured> {
         if options.cold {
@@ -229,15 +228,15 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     let cached = cached.max_by_key(|cache| cache.trouble.is_some());
     let mut verified = Vec::new();
     if options.verify {
-        for (what, wish) in verify::wishes(&again, cores) {
-            let mut other = again.with(&wish);
+        for (what, wish) in verify::wishes(&first, cores) {
+            let mut other = first.with(&wish);
             let run = |setup| Ok(measure(setup, &what, scratch.path().join("verify.jsonl"))?.record);
             if wish == Wish::Cache {
                 // What is promised is what it brings when everything is there. The user's own is left alone.
                 other.caching.cache_dir = Some(scratch.path().join("cache"));
                 run(&other)?;
             }
-            verified.extend(verify::verify(&what, &wish, || run(&again), || run(&other))?);
+            verified.extend(verify::verify(&what, &wish, || run(&first), || run(&other))?);
         }
     }
     progress.finish_and_clear();
@@ -257,7 +256,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         let object = json!({
             "version": 1, "data": options.data, "generated": generated,
             "run": one.diagnosis, "tuned": two.diagnosis, "verified": verified, "cache": cached,
-            "bad": one.report.bad,
+            "bad_samples": one.report.bad_samples,
         });
         object.to_string()
     } else {

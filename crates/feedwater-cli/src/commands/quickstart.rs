@@ -205,7 +205,6 @@ fn measured(data: &Path, plain: bool, record: &Path) -> miette::Result<Diagnosis
         step_rows: BATCH,
         caching: Caching::default(),
         bad_ceiling: None,
-        quarantine: None,
     };
     let host = machine::host_with_data(data);
     let name = if plain { "a plain loop" } else { "the engine" };

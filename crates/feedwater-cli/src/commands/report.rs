@@ -60,8 +60,10 @@ The object of --json (fields may be added; times are nanoseconds a step):
   decision      {do, …}; do: nothing_to_fix, let_it_finish, restart or unknown
   overhead_percent, coverage_percent
   apart         [{step, why, wall_nanos}]: steps that do not count
+  tuned         what was changed while it ran, why, and what came of it
   damage        what of the record could not be read
-  run           the record's first line
+  run           the record's first line, with the threads and the prefetch of the
+                steps that count
   gate          {passed, conditions}, with --gate; conditions: [{condition,
                 figure, unit, value, passed, why}]";
 

@@ -131,9 +131,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         // types of numbers are other entries.
         let same = |known: &Point| !point.cache || known.cache && known.half == point.half;
         if !warmed.iter().any(same) {
-            // What is bad is listed once.
-            let quarantine = setup.quarantine.clone().filter(|_| !warmed.is_empty());
-            let (_, report) = run::run(&Setup { quarantine, ..setup.clone() }, &job)?;
+            let (_, report) = run::run(&setup, &job)?;
             left_out = left_out.take().or_else(|| run::left_out(&report));
             warmed.push(*point);
         }
@@ -213,7 +211,6 @@ fn setup(options: &Options, task: Task, point: &Point, scratch: &Path) -> Setup 
         step_rows: options.batch_size,
         caching: Caching { cache, cache_dir: Some(scratch.join("cache")), ..Caching::default() },
         bad_ceiling: options.bad_ceiling,
-        quarantine: Some(scratch.join("quarantine.jsonl")),
     }
 }
 

@@ -25,7 +25,7 @@ const FIELDS: &str = "cer error loss persistent_workers score scores shares step
     longest_seconds over_30s_share step_nanos epoch wall_nanos wait_nanos copy_nanos compute_nanos \
     optimizer_nanos sync_nanos rows input mark work_nanos cpu_nanos queued_nanos waited_for slowest \
     ready bytes padding_bytes padding_to_longest_bytes read_bytes key stage nanos at_nanos busy_percent \
-    memory_busy_percent memory_used_bytes overhead_nanos tuning said checks outcome id what hint environment";
+    memory_busy_percent memory_used_bytes overhead_nanos tuned checks outcome id what hint environment";
 
 const SECRET: &str = "[secret]";
 const USER: &str = "[user]";

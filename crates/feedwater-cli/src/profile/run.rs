@@ -80,7 +80,7 @@ pub(crate) fn run(setup: &Setup, job: &Job<'_>) -> miette::Result<(Record, Repor
                 // What a machine without a free core woke it late by is not work.
                 compute_nanos: if simulated { busy_nanos } else { 0 },
                 rows: batch.rows() as u64,
-                input: Some(worked(&batch.input)),
+                input: Some(worked(&batch.input, setup)),
                 ..Step::default()
             };
             drop(batch);
@@ -112,14 +112,18 @@ pub(crate) fn run(setup: &Setup, job: &Job<'_>) -> miette::Result<(Record, Repor
 
 /// What is to be said of samples that were left out, if any were.
 pub(crate) fn left_out(report: &Report) -> Option<String> {
-    let Report { bad, samples, .. } = report;
-    (*bad > 0)
-        .then(|| format!("warning: {bad} of {samples} samples were bad and left out: see quarantine.jsonl"))
+    let count = report.bad_samples;
+    let were = if count == 1 { " was" } else { "s were" };
+    (count > 0).then(|| format!("warning: {count} bad sample{were} left out: see quarantine.jsonl"))
 }
 
 /// How a batch was made, without the time in which a plain loop waited for its turn.
-fn worked(input: &Input) -> Input {
+fn worked(input: &Input, setup: &Setup) -> Input {
     let mut input = input.clone();
+    if setup.plain.is_some() {
+        // It is a loop that makes its batches itself, not a thread of ours.
+        (input.threads, input.prefetch) = (None, None);
+    }
     input.work_nanos.remove(GATE);
     input.slowest.retain(|sample| sample.stage != GATE);
     input.waited_for.take_if(|sample| sample.stage == GATE);

@@ -104,8 +104,6 @@ pub(crate) struct Setup {
     pub(crate) caching: Caching,
     /// The share of bad samples that are left out before it stops.
     pub(crate) bad_ceiling: Option<f64>,
-    /// Where those are listed, if not where users look for them.
-    pub(crate) quarantine: Option<PathBuf>,
 }
 
 impl Setup {
@@ -164,10 +162,7 @@ impl Setup {
                 open.tokenize(tokenize).batch(Batch::packed(512, self.batch_size))
             }
         };
-        let mut policy = self.bad_ceiling.map_or_else(Policy::skip, Policy::skip_up_to);
-        if let Some(file) = &self.quarantine {
-            policy = policy.quarantine(file);
-        }
+        let policy = self.bad_ceiling.map_or_else(Policy::skip, Policy::skip_up_to);
         let flow = flow.cache(self.caching.cache()).policy(policy);
         Ok(flow.threads(self.threads).prefetch(self.prefetch).seed(self.seed))
     }

@@ -47,10 +47,8 @@ fn input(input: &Input) -> Result<(), String> {
     if input.padding_bytes > input.bytes || input.padding_to_longest_bytes > input.bytes {
         return Err("has more padding than bytes".to_owned());
     }
-    if input
-        .tuning
-        .as_ref()
-        .is_some_and(|tuning| tuning.threads > MOST_THREADS || tuning.prefetch > MOST_AHEAD)
+    if input.threads.is_some_and(|threads| threads > MOST_THREADS)
+        || input.prefetch.is_some_and(|batches| batches > MOST_AHEAD)
     {
         return Err("has a setting that cannot be".to_owned());
     }

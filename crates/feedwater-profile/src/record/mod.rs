@@ -249,21 +249,15 @@ pub struct Input {
     /// The share of the workers' time that they waited for one another's Python, where that was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gil_wait_share: Option<f64>,
-    /// How batches are made from here on, where that is found out while it runs: with the first batch, and when it changes.
+    /// Threads that there were when it was taken.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub tuning: Option<Tuning>,
-}
-
-/// A setting that is in force, and what was found out about those before it.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Tuning {
-    /// Threads.
-    pub threads: usize,
-    /// Batches that are made ahead.
-    pub prefetch: usize,
-    /// What was changed, why, and what came of it, in words for people.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub said: Vec<String>,
+    pub threads: Option<usize>,
+    /// Batches that were made ahead then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefetch: Option<usize>,
+    /// What was found out about other numbers of them since the last batch, in words.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tuned: Vec<String>,
 }
 
 /// A sample, the stage it spent the most time in, and that time.
@@ -374,38 +368,9 @@ impl Input {
         self.padding_bytes += other.padding_bytes;
         self.padding_to_longest_bytes += other.padding_to_longest_bytes;
         self.read_bytes += other.read_bytes;
-        self.tuning = other.tuning.or(self.tuning.take());
-    }
-}
-
-impl Record {
-    /// What is said of tuning, with the place of the step.
-    pub(crate) fn tunings(&self) -> impl Iterator<Item = (usize, &Tuning)> {
-        let steps = self.steps.iter().enumerate();
-        steps.filter_map(|(at, step)| Some((at, step.input.as_ref()?.tuning.as_ref()?)))
-    }
-
-    /// The threads and the batches ahead that each step was made with, where they were found out while it ran.
-    pub(crate) fn crews(&self) -> Option<Vec<(usize, usize)>> {
-        let mut tunings = self.tunings().peekable();
-        let mut now = tunings.peek().map(|(_, first)| (first.threads, first.prefetch))?;
-        let each = (0..self.steps.len()).map(|at| {
-            let with = now;
-            if let Some((_, tuning)) = tunings.next_if(|(here, _)| *here == at) {
-                now = (tuning.threads, tuning.prefetch);
-            }
-            with
-        });
-        Some(each.collect())
-    }
-
-    /// Those that most steps were made with.
-    pub(crate) fn usual_crew(&self) -> Option<(usize, usize)> {
-        let mut counts = BTreeMap::<_, usize>::new();
-        for crew in self.crews()? {
-            *counts.entry(crew).or_default() += 1;
-        }
-        counts.into_iter().max_by_key(|(_, count)| *count).map(|(crew, _)| crew)
+        self.threads = other.threads.or(self.threads);
+        self.prefetch = other.prefetch.or(self.prefetch);
+        self.tuned.extend(other.tuned);
     }
 }
 

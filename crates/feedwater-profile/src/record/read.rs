@@ -12,7 +12,7 @@ use std::{
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Call, DeviceSample, End, Head, Record, SLOWEST, Score, Settings, Step, VERSION, check};
+use super::{Call, DeviceSample, End, Head, Record, SLOWEST, Score, Step, VERSION, check};
 use crate::error::{Error, Result};
 
 /// No line of a record is longer. A file without line ends must not be read into memory whole.
@@ -27,8 +27,8 @@ const WRITE_ONE: &str = "`feedwater profile DATA --record run.jsonl` writes one"
 const MOST_SCORES: usize = 100_000;
 /// Calls that are kept.
 const MOST_CALLS: usize = 100;
-/// What a step says of tuning, at most: there are two things that are tuned.
-const MOST_SAID: usize = 4;
+/// What is found out with a step, at most.
+const MOST_TUNED: usize = 16;
 /// What is told of damage, at most.
 const MOST_DAMAGE: usize = 20;
 
@@ -78,10 +78,6 @@ impl Record {
             record.damage.push(format!("and {} more lines", bad - record.damage.len()));
         }
         check::whole(&record).map_err(|reason| Problem::Not(reason, WRITE_ONE))?;
-        // What is said of a run is said of most of its steps.
-        if let Some((threads, prefetch)) = record.usual_crew() {
-            (record.run.settings.threads, record.run.settings.prefetch) = (Some(threads), Some(prefetch));
-        }
         Ok(record)
     }
 
@@ -132,7 +128,7 @@ impl Record {
     fn take_step(&mut self, mut step: Step) -> Result<(), String> {
         if let Some(input) = &mut step.input {
             input.slowest.truncate(SLOWEST);
-            input.tuning.iter_mut().for_each(|tuning| tuning.said.truncate(MOST_SAID));
+            input.tuned.truncate(MOST_TUNED);
         }
         let parts =
             [step.wait_nanos, step.copy_nanos, step.compute_nanos, step.optimizer_nanos, step.sync_nanos];
@@ -151,10 +147,6 @@ impl Record {
             return Err(format!("repeats step {}", step.step));
         }
         check::step(&step)?;
-        if let Some(tuning) = step.input.as_ref().and_then(|input| input.tuning.as_ref()) {
-            let Settings { threads, prefetch, .. } = &mut self.run.settings;
-            (*threads, *prefetch) = (Some(tuning.threads), Some(tuning.prefetch));
-        }
         self.steps.push(step);
         Ok(())
     }

@@ -148,16 +148,14 @@ fn foot(d: &Diagnosis, out: &mut Screen) {
     if let Some(device) = d.run.devices.iter().find(|device| device.simulated) {
         out.line("", &format!("the accelerator is pretended: {}", device.name));
     }
-    if !d.tuning.is_empty() {
-        let (count, settings) = (d.tuning.len(), &d.run.settings);
-        let (threads, prefetch) = (settings.threads.unwrap_or(0), settings.prefetch.unwrap_or(0));
+    if !d.tuned.is_empty() {
+        let (count, settings) = (d.tuned.len(), &d.run.settings);
         let plural = if count == 1 { "" } else { "s" };
-        out.line(
-            "tuned",
-            &format!(
-                "{count} change{plural} while it ran; these figures: threads {threads}, prefetch {prefetch}"
-            ),
-        );
+        let of = match (settings.threads, settings.prefetch) {
+            (Some(threads), Some(prefetch)) => format!("threads {threads}, prefetch {prefetch}"),
+            _ => "of several settings".to_owned(),
+        };
+        out.line("tuned", &format!("{count} change{plural} while it ran; these figures: {of}"));
     }
     for damage in &d.damage {
         out.line("damaged", damage);

@@ -19,7 +19,7 @@ pub(super) fn find(facts: &Facts<'_>) -> Option<Finding> {
     finding.evidence.push(format!("a step waits {} ms for its batch", millis(rest)));
     "record the run with Feedwater's loader: it says which stage".clone_into(&mut finding.confirm);
     let cores = facts.usable_cores().floor() as usize;
-    if facts.record.run.settings.threads.is_some_and(|threads| threads < cores) {
+    if facts.steps.crew.threads.is_some_and(|threads| threads < cores) {
         let setting = facts.threads_setting(cores);
         finding.changes.push(Change { what: format!("threads {cores}"), setting, predicted: None });
     }

@@ -49,8 +49,8 @@ pub(crate) struct Collate {
 }
 
 impl Collate {
-    /// Whether a bad sample leaves a masked row rather than none.
-    pub(crate) fn keeps_holes(&self) -> bool {
+    /// Whether any field has its place in the batch before there is a sample: a bad one leaves a masked row rather than none.
+    pub(crate) fn has_fixed(&self) -> bool {
         !self.fixed.is_empty()
     }
 
@@ -61,11 +61,6 @@ impl Collate {
             (fixed.clone(), self.ring.take(bytes))
         };
         Filling { fixed: self.fixed.iter().map(take).collect() }
-    }
-
-    /// Whether any field has its place in the batch before there is a sample.
-    pub(crate) fn has_fixed(&self) -> bool {
-        !self.fixed.is_empty()
     }
 
     /// Whether this one has.
@@ -169,7 +164,7 @@ impl Collate {
         filling: Filling,
         rows: Vec<Option<Sample>>,
     ) -> ReadyBatch {
-        let holes = self.keeps_holes();
+        let holes = self.has_fixed();
         let rows: Vec<Option<Sample>> =
             if holes { rows } else { rows.into_iter().flatten().map(Some).collect() };
         let valid: Vec<bool> = rows.iter().map(Option::is_some).collect();

@@ -131,8 +131,8 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Works with so many threads, so far ahead, from here on.
-    pub(crate) fn set(&self, setting: Setting) -> Result<()> {
+    /// Works with so many threads, so far ahead, from here on; or with as many as there can be.
+    pub(crate) fn set(&self, setting: Setting) -> Result<Setting> {
         let mut threads = lock(&self.threads);
         for number in threads.len()..setting.threads.min(self.shared.desks.len()) {
             let shared = self.shared.clone();
@@ -148,12 +148,13 @@ impl Engine {
             }
         }
         let queue = lock(&self.shared.queue);
-        self.shared.active.store(setting.threads.min(threads.len()), Ordering::Relaxed);
+        let setting = Setting { threads: setting.threads.min(threads.len()), ..setting };
+        self.shared.active.store(setting.threads, Ordering::Relaxed);
         self.shared.depth.store(setting.depth, Ordering::Relaxed);
         drop(queue);
         self.shared.wanted.notify_all();
         self.shared.work.notify_all();
-        Ok(())
+        Ok(setting)
     }
 
     /// Whether the next step is ready.

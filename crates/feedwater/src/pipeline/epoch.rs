@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use feedwater_profile::record::{Blame, Input, Tuning};
+use feedwater_profile::record::{Blame, Input};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{
@@ -16,7 +16,7 @@ use super::{
     policy::Quarantine,
     report::{self, Consumed, Report, Wait},
     state::State,
-    tune::{Seen, Tuner},
+    tune::{Seen, Setting, Tuner},
     unit::Finished,
 };
 use crate::{
@@ -97,7 +97,11 @@ impl Pipeline {
         let own = self.handed_over.map(|at| at.elapsed());
         let mut next = self.read(reading).transpose();
         if let Some(Ok(batch)) = &mut next {
-            batch.input.tuning = self.tune(batch, own);
+            let Setting { threads, depth } = self.tuner.setting;
+            (batch.input.threads, batch.input.prefetch) = (Some(threads), Some(depth));
+            if let Some(own) = own {
+                batch.input.tuned = self.tune(batch, own);
+            }
         }
         self.handed_over = Some(Instant::now());
         match &next {
@@ -122,9 +126,8 @@ impl Pipeline {
         self.engine = None;
     }
 
-    /// Looks at how a step went, and changes what would make the next ones shorter. What is new of that.
-    fn tune(&mut self, batch: &ReadyBatch, own: Option<Duration>) -> Option<Tuning> {
-        let Some(own) = own else { return self.tuner.is_free().then(|| self.tuner.news()) };
+    /// Looks at how a step went, and changes what would make the next ones shorter. Says what was found out.
+    fn tune(&mut self, batch: &ReadyBatch, own: Duration) -> Vec<String> {
         let input = &batch.input;
         let computed = input.cpu_nanos.map(|cpu| (cpu + input.queued_nanos.unwrap_or(0)) as f64);
         let seen = Seen {
@@ -133,13 +136,13 @@ impl Pipeline {
             work: input.total_work_nanos() as f64,
             computed,
         };
-        let changed = self.tuner.step(seen);
-        if let (Some(setting), Some(engine)) = (changed, &self.engine) {
+        if let (Some(setting), Some(engine)) = (self.tuner.step(seen), &self.engine) {
             // There is a thread already, so this cannot fail; if it did, all would stay as it is.
-            let _ = engine.set(setting);
+            if let Ok(setting) = engine.set(setting) {
+                self.tuner.setting = setting;
+            }
         }
-        let news = self.tuner.news();
-        (changed.is_some() || !news.said.is_empty()).then_some(news)
+        std::mem::take(&mut self.tuner.said)
     }
 
     fn read(&mut self, reading: &mut Reading) -> Result<Option<ReadyBatch>> {
@@ -235,6 +238,7 @@ impl Pipeline {
             batches: *batches,
             samples: *samples,
             bad: *bad,
+            bad_samples: self.quarantine.bad,
             wait_nanos: *wait_nanos,
             wall_nanos: wall.as_nanos() as u64,
             waits: VecDeque::clone(waits).into(),

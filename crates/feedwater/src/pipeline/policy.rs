@@ -2,14 +2,17 @@
 
 use std::{
     collections::HashSet,
-    fs::OpenOptions,
+    fs::{self, OpenOptions},
     io::Write as _,
     path::{Path, PathBuf},
 };
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Fault, Place, Result};
+
+/// A list of earlier runs that has more bytes than this is not looked through.
+const MOST_LISTED: u64 = 64 << 20;
 
 /// What to do about samples that cannot be used.
 #[derive(Debug, Clone, PartialEq)]
@@ -74,7 +77,12 @@ pub(crate) struct Quarantine {
     policy: Policy,
     /// `quarantine.jsonl`, or one for each rank.
     file: PathBuf,
-    written: HashSet<String>,
+    /// The keys of this run's bad samples.
+    seen: HashSet<String>,
+    /// What the file had before.
+    listed: Option<HashSet<Listed>>,
+    /// Different ones that count as bad.
+    pub(crate) bad: u64,
     /// The first of this epoch.
     first: Option<BadSample>,
     /// Samples of this epoch that were good, or that came before this run went on with it.
@@ -102,6 +110,14 @@ struct Note<'a> {
     reason: &'a str,
 }
 
+/// What a line says that is the same in every run.
+#[derive(PartialEq, Eq, Hash, Deserialize)]
+struct Listed {
+    key: String,
+    file: Option<PathBuf>,
+    reason: String,
+}
+
 impl Quarantine {
     pub(crate) fn new(policy: Policy, rank: usize, world: usize) -> Self {
         let file = if world > 1 {
@@ -110,7 +126,7 @@ impl Quarantine {
         } else {
             policy.quarantine.clone()
         };
-        Self { policy, file, written: HashSet::new(), first: None, good: 0, others: 0 }
+        Self { policy, file, seen: HashSet::new(), listed: None, bad: 0, first: None, good: 0, others: 0 }
     }
 
     /// An epoch begins. `entered`: in its midst, so that it is not known what came before.
@@ -149,9 +165,12 @@ impl Quarantine {
         if !self.policy.skip && !left_out {
             return Err(Error::Sample { key, stage, fault });
         }
-        // Each once, however many epochs it comes up in.
-        if self.written.insert(key.clone()) {
-            self.write(sample, at).map_err(|error| Error::write(&self.file, error))?;
+        // Each once, however many epochs and runs it comes up in.
+        if self.seen.insert(key.clone()) {
+            self.bad += u64::from(!left_out);
+            if !self.is_listed(&key, &fault) {
+                self.write(sample, at).map_err(|error| Error::write(&self.file, error))?;
+            }
         }
         self.first.get_or_insert_with(|| sample.clone());
         if self.others >= epoch_samples {
@@ -174,6 +193,17 @@ impl Quarantine {
             });
         }
         Ok(())
+    }
+
+    /// Whether an earlier run has written it down. A file that cannot be read says nothing.
+    fn is_listed(&mut self, key: &str, fault: &Fault) -> bool {
+        let listed = self.listed.get_or_insert_with(|| {
+            let small = fs::metadata(&self.file).is_ok_and(|file| file.is_file() && file.len() < MOST_LISTED);
+            let text = small.then(|| fs::read(&self.file).ok()).flatten().unwrap_or_default();
+            text.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
+        });
+        let (key, reason) = (key.to_owned(), fault.reason.clone());
+        listed.contains(&Listed { key, file: fault.path.as_deref().map(Path::to_owned), reason })
     }
 
     fn write(&self, sample: &BadSample, (epoch, step): (u64, u64)) -> std::io::Result<()> {

@@ -60,6 +60,8 @@ pub struct Report {
     pub samples: u64,
     /// Bad samples among them.
     pub bad: u64,
+    /// Different samples among those.
+    pub bad_samples: u64,
     /// All waits of the consumer together.
     pub wait_nanos: u64,
     /// From the first time that a batch was asked for to the last that was taken.

@@ -10,7 +10,6 @@
 
 use std::fmt;
 
-use feedwater_profile::record::Tuning;
 use serde::{Serialize, Serializer, ser::SerializeStruct as _};
 
 /// A share of waiting that is worth a change.
@@ -252,7 +251,7 @@ pub(crate) struct Tuner {
     shortest_own: f64,
     pub(crate) decisions: Vec<Decision>,
     /// What was found out with the last step, in words.
-    said: Vec<String>,
+    pub(crate) said: Vec<String>,
 }
 
 impl Tuner {
@@ -270,17 +269,6 @@ impl Tuner {
             decisions: Vec::new(),
             said: Vec::new(),
         }
-    }
-
-    /// Whether there is anything that it may change.
-    pub(crate) fn is_free(&self) -> bool {
-        self.limits.tune_threads || self.limits.tune_depth
-    }
-
-    /// The setting, and what was found out with the last step.
-    pub(crate) fn news(&mut self) -> Tuning {
-        let Setting { threads, depth: prefetch } = self.setting;
-        Tuning { threads, prefetch, said: std::mem::take(&mut self.said) }
     }
 
     /// A step was taken. The setting from here on, where it is another.

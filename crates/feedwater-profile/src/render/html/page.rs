@@ -354,12 +354,12 @@ pub(super) fn environment(d: &Diagnosis) -> String {
     let known = rows.iter().filter_map(|(name, value)| value.as_ref().map(|value| (name, shown(value, 160))));
     let rows =
         each(known, |(name, value)| format!(r#"<tr><th scope="row">{name}</th><td>{value}</td></tr>"#));
-    let tuning = if d.tuning.is_empty() {
+    let tuning = if d.tuned.is_empty() {
         String::new()
     } else {
-        let said = each(&d.tuning, |said| format!("<li>{}</li>", shown(said, 400)));
+        let said = each(&d.tuned, |said| format!("<li>{}</li>", shown(said, 400)));
         format!(
-            r#"<p class="how" style="margin-top:12px"><b>Changed while it ran</b>, after so many steps of the loader; the threads and batches ahead above are those of most steps:</p><ul class="how">{said}</ul>"#
+            r#"<p class="how" style="margin-top:12px"><b>Changed while it ran</b>, after so many steps of the loader; what is said here is of the threads and batches ahead above:</p><ul class="how">{said}</ul>"#
         )
     };
     format!(
@@ -377,7 +377,7 @@ pub(super) fn left_out(facts: &Facts<'_>) -> String {
     let apart = wall(&mut facts.steps.apart.iter().map(|(at, _)| *at));
     let total = wall(&mut (0..all)).max(1.0);
     format!(
-        r#"<section class="card" id="left-out"><h2>What was left out</h2><p class="how">{} of {} steps, {:.1} % of the time, are not like the others: the first of a run fill queues and compile, and a step with a checkpoint says nothing about the input. They are in no mean and in no chart but the letters of the timeline.</p>{}<h2 style="margin-top:22px">Targets</h2><p class="how">What a run is held against. Variation is over the steps that count.</p>{}</section>"#,
+        r#"<section class="card" id="left-out"><h2>What was left out</h2><p class="how">{} of {} steps, {:.1} % of the time, are not like the others: the first of a run fill queues and compile, a step with a checkpoint says nothing about the input, and steps with settings that were only tried say nothing of the others. They are in no mean and in no chart but the letters of the timeline.</p>{}<h2 style="margin-top:22px">Targets</h2><p class="how">What a run is held against. Variation is over the steps that count.</p>{}</section>"#,
         figure(out as f64),
         figure(all as f64),
         100.0 * apart / total,

@@ -414,8 +414,7 @@ pub(super) fn queue(facts: &Facts<'_>) -> Chart {
     let (width, height, left, right, top, bottom) = (HALF, 270.0, 48.0, 12.0, 30.0, 58.0);
     let mut svg = Svg::new(width, height);
     let base = height - bottom;
-    let limit =
-        facts.record.run.settings.prefetch.map(|prefetch| prefetch as f64).filter(|prefetch| *prefetch < 1e6);
+    let limit = facts.steps.crew.prefetch.map(|prefetch| prefetch as f64).filter(|prefetch| *prefetch < 1e6);
     let highest = ready.iter().map(|(_, ready)| *ready).max().unwrap_or(0) as f64;
     let most = highest.max(limit.unwrap_or(0.0)).max(1.0) * 1.1;
     let y = |count: f64| base - (base - top) * count / most;
