@@ -163,7 +163,7 @@ fn searched(workload: &Workload, data: &Path) -> Result<()> {
     let cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let base =
         Point { threads: cores, prefetch: 4, batch_size: BATCH, buckets: false, half: false, cache: false };
-    let space = Space {
+    let all = Space {
         threads: THREADS.to_vec(),
         prefetch: PREFETCH.to_vec(),
         batch_sizes: vec![BATCH],
@@ -176,6 +176,8 @@ fn searched(workload: &Workload, data: &Path) -> Result<()> {
         let mut pipeline = flow.build()?;
         record(&mut pipeline, (point.threads, point.prefetch), BATCH, workload.step, steps)
     };
+    // As `tune` has it.
+    let space = Space { prefetch: PREFETCH[1..].to_vec(), ..all.clone() };
     let found = search(&space, base, |point| probe(point, 60))?;
     let rate = |record: &Record| {
         let counted = &record.steps[record.steps.len() / 4..];
@@ -183,7 +185,7 @@ fn searched(workload: &Workload, data: &Path) -> Result<()> {
         counted.iter().map(|step| step.rows).sum::<u64>() as f64 * 1e9 / nanos.max(1) as f64
     };
     let mut best = (0.0, base);
-    let points = space.points(&base);
+    let points = all.points(&base);
     for point in &points {
         let rate = rate(&probe(point, 120)?);
         if rate > best.0 {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use feedwater::{
     Cache, DType,
-    cache::{CacheReport, Identity},
+    cache::{CacheReport, Identity, Level},
 };
 use serde::Serialize;
 
@@ -123,12 +123,15 @@ impl Caching {
 
 /// What a cache did, in a line or two.
 pub(crate) fn told(cache: &CacheReport) -> String {
+    if cache.level == Level::Off {
+        return format!("cache     off: {}", cache.why.as_deref().unwrap_or("nothing is kept"));
+    }
     let count = cache.hits + cache.misses;
     let share = if count > 0 { 100.0 * cache.hits as f64 / count as f64 } else { 0.0 };
     let why = cache.why.as_ref().map(|why| format!("\nwhy       {why}")).unwrap_or_default();
     let trouble = cache.trouble.as_ref().map(|what| format!("\nwarning: cache: {what}")).unwrap_or_default();
     format!(
-        "cache     {}: {share:.0} % of {count} samples were there, {} are now{why}{trouble}",
+        "cache     {}: {share:.0} % of {count} lookups found their sample, {} are there now{why}{trouble}",
         cache.level.name(),
         cache.entries
     )

@@ -106,6 +106,9 @@ fn parsed(arguments: impl IntoIterator<Item = OsString>) -> Result<(Command, Vec
         Err(said) => {
             // Nobody is left to tell where it cannot be printed.
             let _ = said.print();
+            if said.exit_code() != 0 && train::config::found(&arguments) {
+                eprintln!("hint: {} is read here, and may have said so", commands::tune::FILE);
+            }
             Err(said.exit_code() as u8)
         }
     }

@@ -85,12 +85,46 @@ fn a_cache_that_cannot_be_kept_is_told_and_so_is_why_there_is_one() {
 #[test]
 fn a_file_of_settings_by_hand_is_not_written_over() {
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("feedwater.toml");
+    let (file, data) = (folder.path().join("feedwater.toml"), folder.path().join("data"));
+    let refused = |file: &std::path::Path| {
+        let done = feedwater(&["tune", text(&data), "--write", text(file)]);
+        let said = String::from_utf8(done.stderr).unwrap();
+        assert_eq!(done.status.code(), Some(2));
+        assert!(
+            said.contains("is there already, and not as `tune` wrote it") && said.contains("--write"),
+            "{said}"
+        );
+    };
     fs::write(&file, "threads = 2 # by hand\n").unwrap();
-    let done = feedwater(&["tune", text(folder.path()), "--write", text(&file)]);
-    let said = String::from_utf8(done.stderr).unwrap();
-    assert_eq!(done.status.code(), Some(2));
-    assert!(said.contains("is there already, and not by `tune`") && said.contains("--write"), "{said}");
+    refused(&file);
+    // Its own it may replace, until somebody changes it. Epochs are short here: every setting has a figure all the same.
+    fs::remove_file(&file).unwrap();
+    ok(&["generate", "npy", "--out", text(&data), "--samples", "60"]);
+    let tune = [
+        "tune",
+        text(&data),
+        "--write",
+        text(&file),
+        "--num-steps",
+        "30",
+        "--step-ms",
+        "0",
+        "--pad-longest",
+        "--json",
+    ];
+    for _ in 0..2 {
+        let found: serde_json::Value = serde_json::from_str(&ok(&tune)).unwrap();
+        for row in found["rows"].as_array().unwrap() {
+            assert!(row["measured"].as_f64().unwrap() > 0.0, "{row}");
+        }
+    }
+    let written = fs::read_to_string(&file).unwrap();
+    assert!(
+        written.contains("\n[cache]\npad-longest = true\n"),
+        "what is built is what `profile` looks for: {written}"
+    );
+    fs::write(&file, written.replacen("threads = ", "threads = 1", 1)).unwrap();
+    refused(&file);
 }
 
 #[test]

@@ -168,7 +168,7 @@ fn bad_samples_are_told_and_listed_once_and_a_flag_lets_more_be_left_out() {
     {
         let short = if words[0] == "cache" { &[][..] } else { &short };
         let (text, _) = said(&line(words, short), 2);
-        assert!(text.contains("--bad-ceiling 5%"), "{text}");
+        assert!(text.contains("a higher `--bad-ceiling`"), "{text}");
         let (text, listed) = said(&[&*line(words, short), &["--bad-ceiling", "20%"]].concat(), 0);
         assert!(text.contains("left out: see quarantine.jsonl"), "{text}");
         assert_eq!(listed, 3, "{words:?}");

@@ -12,6 +12,8 @@ use crate::{
 
 /// Fewer steps than this say nothing.
 pub const LEAST: usize = 20;
+/// Why steps are listed apart that were made with another number of threads or batches ahead than most.
+pub const OTHER_SETTINGS: &str = "other settings";
 /// At least so many steps are warm-up.
 const WARM_UP: usize = 3;
 
@@ -191,7 +193,7 @@ fn crew(record: &Record, steady: &mut Vec<usize>, apart: &mut Vec<(usize, String
         return Hands { varied: true, ..Hands::default() };
     }
     let usual = |at: &usize| of(*at) == (*threads, *prefetch);
-    apart.extend(steady.iter().filter(|at| !usual(at)).map(|at| (*at, "tuning".to_owned())));
+    apart.extend(steady.iter().filter(|at| !usual(at)).map(|at| (*at, OTHER_SETTINGS.to_owned())));
     apart.sort_by_key(|(at, _)| *at);
     steady.retain(usual);
     Hands { threads: *threads, prefetch: *prefetch, varied: false }

@@ -66,16 +66,17 @@ fn a_run_that_found_out_its_settings_is_told_by_most_of_its_steps() {
     assert_eq!((told.run.settings.threads, told.run.settings.prefetch), (Some(2), Some(4)));
     let two = Diagnosis::of(&simulate(&Case { threads: 2, steps: 80, ..common::input_bound() })).unwrap();
     assert!((told.samples_per_second / two.samples_per_second - 1.0).abs() < 0.05);
-    let apart = told.apart.iter().filter(|apart| apart.why == "tuning").map(|apart| apart.step);
+    let apart = told.apart.iter().filter(|apart| apart.why == "other settings").map(|apart| apart.step);
     let apart: Vec<u64> = apart.collect();
     assert!([19, 30, 39, 95].iter().all(|step| apart.contains(step)), "{apart:?}");
     assert!(!apart.iter().any(|step| (20..30).contains(step) || (40..95).contains(step)), "{apart:?}");
     assert_eq!(told.tuned, ["threads 1 → 2: kept", "threads 2 → 4: <taken> back"]);
     let text = text::render(&told, text::Colour::None);
     assert!(
-        text.contains("tuned      2 changes while it ran; these figures: threads 2, prefetch 4"),
+        text.contains("settings   2 changes while it ran, 32 steps with other settings left out; "),
         "{text}"
     );
+    assert!(text.replace("\n           ", " ").contains("; these figures: threads 2, prefetch 4"), "{text}");
     assert!(html::render(&read, &told).unwrap().contains("<li>threads 2 → 4: &lt;taken&gt; back</li>"));
     // What no run can have is refused.
     std::fs::write(&path, common::lines(&tuned()).replace("\"threads\":4,", "\"threads\":4000000,")).unwrap();
@@ -112,7 +113,7 @@ fn a_run_that_went_on_otherwise_is_not_told_by_what_it_was_before() {
     }
     let told = Diagnosis::of(&record).unwrap();
     assert_eq!(told.run.settings.threads, Some(2));
-    assert!(told.apart.iter().filter(|apart| apart.why == "tuning").all(|apart| apart.step < 30));
+    assert!(told.apart.iter().filter(|apart| apart.why == "other settings").all(|apart| apart.step < 30));
 }
 
 #[test]

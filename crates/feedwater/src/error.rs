@@ -59,7 +59,7 @@ pub enum Error {
         "{bad} of {epoch_samples} samples failed, more than the ceiling of {allowed}; the last was `{key}` in {stage}: \
              {fault}{}",
         hint_line(Some(&format!(
-            "see `{}` for each of them; `--bad-ceiling 5%` and `Policy::skip_up_to` allow more", list.display()
+            "see `{}` for each of them; a higher `--bad-ceiling`, or `Policy::skip_up_to`, allows more", list.display()
         )))
     )]
     TooManyBad {

@@ -240,6 +240,13 @@ fn a_conversion_that_was_not_finished_is_no_dataset() {
         fs::write(&part, b"half").unwrap();
         let said = source::open(&out).err().unwrap().to_string();
         assert!(said.contains("a conversion that was not finished") && said.contains("--force"), "{said}");
+        // Also where it had finished none.
+        let begun = folder.path().join("begun");
+        fs::create_dir_all(&begun).unwrap();
+        fs::write(begun.join(part.file_name().unwrap()), b"half").unwrap();
+        let said = source::open(&begun).err().unwrap().to_string();
+        assert!(said.contains("a conversion that was not finished"), "{said}");
+        fs::remove_dir_all(&begun).unwrap();
         // The next one begins anew, and has fewer.
         converted(&data, &out, form, 1 << 20);
         assert_eq!(shards_in(&out).len(), 1);

@@ -176,14 +176,18 @@ fn build(options: &Build) -> miette::Result<u8> {
     let seconds = began.elapsed().as_secs_f64();
     let report = pipeline.report();
     let Some(cache) = &report.cache else { return Ok(0) };
+    let samples = samples.saturating_sub(report.bad_samples);
+    // Bad samples are looked for too, and so are the first of another epoch.
+    let made = cache.misses.saturating_sub(report.bad).min(samples);
     let mut said = format!(
-        "built     {}: {} samples in {seconds:.1} s, {} were there before, {} written",
+        "built     {}: {samples} samples in {seconds:.1} s, {} were there before, {} written",
         cache.level.name(),
-        samples.saturating_sub(report.bad_samples),
-        // The first of another epoch are looked at too.
-        samples.saturating_sub(cache.misses),
+        samples - made,
         human_bytes(cache.written_bytes),
     );
+    if cache.trouble.is_some() {
+        said += "; not all could be kept";
+    }
     if let Some(left_out) = run::left_out(&report) {
         let _ = write!(said, "\n{left_out}");
     }

@@ -47,6 +47,8 @@ Exit codes:
 pub(crate) const FILE: &str = "feedwater.toml";
 /// How it begins where it was found here, and nobody wrote it by hand.
 const BY_TUNE: &str = "# Found by `feedwater tune";
+/// How its last line begins.
+const CHECK: &str = "\n# As it was found: ";
 
 /// What to look for.
 #[derive(Debug, clap::Args)]
@@ -161,10 +163,10 @@ fn may_write(file: &Path) -> miette::Result<()> {
     if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
         return Err(miette!("cannot write `{}`: there is no folder `{}`", file.display(), folder.display()));
     }
-    if fs::read_to_string(file).is_ok_and(|text| !text.starts_with(BY_TUNE)) {
+    if fs::read_to_string(file).is_ok_and(|text| !is_by_tune(&text)) {
         return Err(miette!(
             help = "--write another.toml, or move it away",
-            "`{}` is there already, and not by `tune`",
+            "`{}` is there already, and not as `tune` wrote it",
             file.display()
         ));
     }
@@ -184,7 +186,8 @@ fn space(options: &Options, task: Task, cores: usize) -> Space {
     let with = |wanted: bool| if wanted { vec![false, true] } else { vec![false] };
     Space {
         threads,
-        prefetch: vec![1, 2, 4, 8, 16],
+        // With one alone, none is there while the next is made; a second takes the memory of a batch.
+        prefetch: vec![2, 4, 8, 16],
         batch_sizes,
         buckets: with(task == Task::Npy || (task == Task::Whisper && options.pad_longest)),
         half: with(options.half && task != Task::Text),
@@ -257,5 +260,21 @@ fn settings(options: &Options, point: &Point) -> String {
             let _ = writeln!(text, "{flag} = true");
         }
     }
-    text
+    if options.pad_longest {
+        // What is built is what `profile` looks for.
+        text += "\n[cache]\npad-longest = true\n";
+    }
+    let check = checked(&text);
+    text + &format!("{CHECK}{check}\n")
+}
+
+/// What tells a file as it was written from one in which somebody changed something.
+fn checked(text: &str) -> String {
+    format!("{:016x}", xxhash_rust::xxh3::xxh3_64(text.as_bytes()))
+}
+
+/// Whether `tune` wrote it, and nobody has touched it since.
+fn is_by_tune(text: &str) -> bool {
+    text.starts_with(BY_TUNE)
+        && text.rsplit_once(CHECK).is_some_and(|(text, check)| check.trim_end() == checked(text))
 }

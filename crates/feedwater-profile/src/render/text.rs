@@ -6,6 +6,7 @@ use super::{plain, ranked, wrapped};
 use crate::{
     diagnosis::{Boundness, Change, Confidence, Diagnosis, Finding},
     rules::millis,
+    steps::OTHER_SETTINGS,
     worth::Decision,
 };
 
@@ -148,17 +149,29 @@ fn foot(d: &Diagnosis, out: &mut Screen) {
     if let Some(device) = d.run.devices.iter().find(|device| device.simulated) {
         out.line("", &format!("the accelerator is pretended: {}", device.name));
     }
-    if !d.tuned.is_empty() {
-        let (count, settings) = (d.tuned.len(), &d.run.settings);
-        let plural = if count == 1 { "" } else { "s" };
-        let of = match (settings.threads, settings.prefetch) {
-            (Some(threads), Some(prefetch)) => format!("threads {threads}, prefetch {prefetch}"),
-            _ => "of several settings".to_owned(),
-        };
-        out.line("tuned", &format!("{count} change{plural} while it ran; these figures: {of}"));
-    }
+    settings(d, out);
     for damage in &d.damage {
         out.line("damaged", damage);
+    }
+}
+
+/// With which threads and batches ahead, where not all steps had the same.
+fn settings(d: &Diagnosis, out: &mut Screen) {
+    let apart = d.apart.iter().filter(|apart| apart.why == OTHER_SETTINGS).count();
+    let of = match (d.run.settings.threads, d.run.settings.prefetch) {
+        (Some(threads), Some(prefetch)) => format!("threads {threads}, prefetch {prefetch}"),
+        _ => "of several settings".to_owned(),
+    };
+    let some = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let mut said = Vec::new();
+    if !d.tuned.is_empty() {
+        said.push(format!("{} while it ran", some(d.tuned.len(), "change")));
+    }
+    if apart > 0 {
+        said.push(format!("{} with other settings left out", some(apart, "step")));
+    }
+    if !said.is_empty() {
+        out.line("settings", &format!("{}; these figures: {of}", said.join(", ")));
     }
 }
 

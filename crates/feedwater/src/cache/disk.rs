@@ -278,7 +278,15 @@ impl Shards {
             }
             Ok(None) => {
                 writer.full = true;
-                self.trouble(format!("`{}` is full: what does not fit is made anew", self.folder.display()));
+                let limit = if self.most_bytes.is_some() {
+                    "as large as it may be"
+                } else {
+                    "full, but for 2 GB of the disk that are left free unless a size is given"
+                };
+                self.trouble(format!(
+                    "`{}` is {limit}: what does not fit is made anew",
+                    self.folder.display()
+                ));
                 false
             }
             Err(error) => {

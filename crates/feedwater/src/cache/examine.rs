@@ -11,6 +11,10 @@ use super::{
 };
 use crate::read::{ReadAt, read_exact_at};
 
+/// Bytes behind the last record are those of one entry, unless they are so many times as many as others have.
+const A_FEW: u64 = 4;
+const LEAST_LOST: u64 = 256 << 10;
+
 /// What a folder holds of one chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Held {
@@ -117,7 +121,7 @@ fn verify_shard(folder: &Path, name: &str, verified: &mut Verified, keys: &mut K
         return Err("its data are damaged, or another's".to_owned());
     }
     let records = shard::read_records(&index, &head, 0).map_err(|error| error.to_string())?;
-    let (mut damaged, mut end) = (0, shard::DATA_HEAD);
+    let (mut damaged, mut end, mut longest) = (0, shard::DATA_HEAD, 0);
     let mut bytes = Vec::new();
     let rest = (index.size().unwrap_or(0).saturating_sub(head.bytes)) % shard::RECORD as u64;
     for record in &records {
@@ -126,6 +130,7 @@ fn verify_shard(folder: &Path, name: &str, verified: &mut Verified, keys: &mut K
             continue;
         };
         end = end.max(record.end());
+        longest = longest.max(u64::from(record.length));
         // What a record says of a length is not believed before the file has it.
         let there = record.end() <= data.size().unwrap_or(0);
         bytes.resize(if there { record.length as usize } else { 0 }, 0);
@@ -142,7 +147,12 @@ fn verify_shard(folder: &Path, name: &str, verified: &mut Verified, keys: &mut K
             keys.damaged.push(key);
         }
     }
-    if rest > 0 || data.size().unwrap_or(0) > end {
+    let behind = data.size().unwrap_or(0).saturating_sub(end);
+    if behind > A_FEW * longest.max(LEAST_LOST) {
+        // Whoever was ended had written one entry that has no record.
+        verified.damaged += 1;
+        verified.wrong.push(format!("{name}: {behind} bytes of entries are in no index any more"));
+    } else if rest > 0 || behind > 0 {
         verified.torn += 1;
     }
     if damaged > 0 {

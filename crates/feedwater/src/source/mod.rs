@@ -99,12 +99,7 @@ pub fn open_as(path: impl AsRef<Path>, kind: Kind) -> Result<Box<dyn Source>> {
         }
         Kind::Audio | Kind::Npy => Box::new(Files::open(path, kind)?),
         Kind::Text => Box::new(Text::open(path)?),
-        Kind::Tar | Kind::Shard if !unfinished(path).is_empty() => {
-            return Err(Error::config_hint(
-                format!("`{}` is a conversion that was not finished", path.display()),
-                "convert it once more with `--force`; what ends in `.part` is of no use",
-            ));
-        }
+        Kind::Tar | Kind::Shard if !unfinished(path).is_empty() => return Err(not_finished(path)),
         Kind::Tar => Box::new(Tar::open(path)?),
         Kind::Parquet => Box::new(Parquet::open(path)?),
         Kind::Shard => Box::new(Shards::open(path)?),
@@ -118,6 +113,13 @@ pub fn open_as(path: impl AsRef<Path>, kind: Kind) -> Result<Box<dyn Source>> {
         ));
     }
     Ok(source)
+}
+
+fn not_finished(folder: &Path) -> Error {
+    Error::config_hint(
+        format!("`{}` is a conversion that was not finished", folder.display()),
+        "convert it once more with `--force`; what ends in `.part` is of no use",
+    )
 }
 
 /// File endings of sound that can be decoded.

@@ -8,8 +8,13 @@ use std::{
 
 use serde::Serialize;
 
-use super::{AUDIO_ENDINGS, ending, hdf5::is_hdf5, is_audio, shard, tfrecord::is_tfrecord, walk};
-use crate::error::{Error, Result};
+use super::{
+    AUDIO_ENDINGS, ending, hdf5::is_hdf5, is_audio, not_finished, shard, tfrecord::is_tfrecord, walk,
+};
+use crate::{
+    convert::unfinished,
+    error::{Error, Result},
+};
 
 /// The kinds of dataset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -146,6 +151,8 @@ fn detect_folder(folder: &Path) -> Result<Kind> {
         Ok(Kind::Hdf5)
     } else if has(|file| matches!(ending(file).as_str(), "jsonl" | "txt")) {
         Ok(Kind::Text)
+    } else if !unfinished(folder).is_empty() {
+        Err(not_finished(folder))
     } else if let Some(file) = all().find(|file| is_foreign(file)) {
         Err(foreign(folder, &ending(&file), "holds sound as"))
     } else {
