@@ -50,12 +50,10 @@ pub struct Steps {
 /// How many made batches, and how far ahead.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Hands {
-    /// Threads; nothing where that is not known.
+    /// Threads; nothing where that is not known, or changed again and again.
     pub threads: Option<usize>,
     /// Batches that are made ahead.
     pub prefetch: Option<usize>,
-    /// Neither is known because both changed again and again.
-    pub varied: bool,
 }
 
 /// The first steps of epochs, but for the run's own.
@@ -187,16 +185,16 @@ fn crew(record: &Record, steady: &mut Vec<usize>, apart: &mut Vec<(usize, String
         *counts.entry(of(*at)).or_default() += 1;
     }
     let Some(((threads, prefetch), count)) = counts.iter().max_by_key(|(_, count)| **count) else {
-        return Hands { threads: settings.threads, prefetch: settings.prefetch, varied: false };
+        return Hands { threads: settings.threads, prefetch: settings.prefetch };
     };
     if *count < LEAST.min(steady.len()) {
-        return Hands { varied: true, ..Hands::default() };
+        return Hands::default();
     }
     let usual = |at: &usize| of(*at) == (*threads, *prefetch);
     apart.extend(steady.iter().filter(|at| !usual(at)).map(|at| (*at, OTHER_SETTINGS.to_owned())));
     apart.sort_by_key(|(at, _)| *at);
     steady.retain(usual);
-    Hands { threads: *threads, prefetch: *prefetch, varied: false }
+    Hands { threads: *threads, prefetch: *prefetch }
 }
 
 fn epoch_starts(record: &Record, steady: &[usize]) -> EpochStarts {
