@@ -35,6 +35,14 @@ pub(crate) enum Numbers<'a> {
     BF16(&'a [bf16]),
 }
 
+/// A field's numbers that are not in the sample.
+pub(crate) struct Apart<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) numbers: Numbers<'a>,
+    /// Told how many bytes of them are read next.
+    pub(crate) reads: &'a mut dyn FnMut(usize),
+}
+
 /// A batch that is being filled.
 pub(crate) struct Filling {
     pub(crate) fixed: Vec<(Fixed, Memory)>,
@@ -69,7 +77,7 @@ impl Collate {
     }
 
     /// Writes the fields of fixed shape of a sample into its row, and takes their numbers out of the sample; checks that
-    /// the others can travel at all. `apart` has the numbers of the field of that name.
+    /// the others can travel at all.
     ///
     /// # Safety
     /// Each row is placed by one thread only.
@@ -78,7 +86,7 @@ impl Collate {
         filling: &Filling,
         row: usize,
         sample: &mut Sample,
-        apart: Option<(&str, Numbers)>,
+        mut apart: Option<Apart>,
     ) -> Result<(), Fault> {
         for (fixed, memory) in &filling.fixed {
             let Some(Value::Tensor(tensor)) = sample.get_mut(fixed.name) else {
@@ -100,13 +108,13 @@ impl Collate {
             let row_bytes = fixed.shape.iter().product::<usize>() * self.batch.dtype.bytes();
             // SAFETY: the caller places each row once; nobody looks at the whole before all rows are placed.
             let out = unsafe { memory.part_mut(row * row_bytes, row_bytes) };
-            match apart {
-                Some((name, numbers)) if name == fixed.name => {
-                    write_row(tensor, numbers, &fixed.shape, self.batch.dtype, memory.len(), out);
+            let into = Into { shape: &fixed.shape, dtype: self.batch.dtype, all_bytes: memory.len() };
+            match &mut apart {
+                Some(apart) if apart.name == fixed.name => {
+                    write_row(tensor, apart.numbers, into, apart.reads, out);
                 }
                 _ => {
-                    let numbers = Numbers::F32(&tensor.data);
-                    write_row(tensor, numbers, &fixed.shape, self.batch.dtype, memory.len(), out);
+                    write_row(tensor, Numbers::F32(&tensor.data), into, &mut |_| {}, out);
                     self.buffers.give(std::mem::take(&mut tensor.data));
                 }
             }
@@ -292,10 +300,11 @@ impl Collate {
         let all_bytes = rows.len() * row_bytes;
         let mut memory = self.ring.take(all_bytes);
         if row_bytes > 0 {
+            let into = Into { shape: &row_shape, dtype, all_bytes };
             for (row, out) in rows.iter().zip(memory.as_mut_slice().chunks_exact_mut(row_bytes)) {
                 match row {
                     Some(tensor) => {
-                        write_row(tensor, Numbers::F32(&tensor.data), &row_shape, dtype, all_bytes, out);
+                        write_row(tensor, Numbers::F32(&tensor.data), into, &mut |_| {}, out);
                     }
                     None => out.fill(0),
                 }
@@ -394,45 +403,56 @@ fn same_but(shape: &[usize], row: &[usize], axis: usize) -> bool {
     shape.len() == row.len() && shape.iter().zip(row).enumerate().all(|(at, (a, b))| at == axis || a == b)
 }
 
-/// Writes a tensor into a row of this shape, padding one axis. `all_bytes` are those of the batch.
-fn write_row(
-    tensor: &Tensor,
-    numbers: Numbers,
-    row_shape: &[usize],
+/// What a row is to be.
+#[derive(Clone, Copy)]
+struct Into<'a> {
+    shape: &'a [usize],
     dtype: DType,
+    /// Of the whole batch.
     all_bytes: usize,
-    out: &mut [u8],
-) {
+}
+
+/// Writes a tensor into a row, padding one axis. `reads` is told how many bytes of the numbers are read next.
+fn write_row(tensor: &Tensor, numbers: Numbers, into: Into, reads: &mut dyn FnMut(usize), out: &mut [u8]) {
     // With the padded axis at `a`, the row is `before` stretches, each of `length · after` numbers and then padding.
-    let after: usize = row_shape[tensor.pad_axis + 1..].iter().product();
+    let after: usize = into.shape[tensor.pad_axis + 1..].iter().product();
     let row = Row {
         stretch: tensor.length() * after,
-        whole: row_shape[tensor.pad_axis] * after,
+        whole: into.shape[tensor.pad_axis] * after,
         // What is larger than a cache is not read before it has left it.
-        past_cache: all_bytes >= stream::WORTH_BYTES,
+        past_cache: into.all_bytes >= stream::WORTH_BYTES,
     };
     if row.whole == 0 {
         return;
     }
     let fill = tensor.fill;
-    match (dtype, numbers) {
-        (DType::F32, Numbers::F32(data)) => row.copy(data, fill, out),
-        (DType::F16, Numbers::F16(data)) => row.copy(data, f16::from_f32(fill), out),
-        (DType::BF16, Numbers::BF16(data)) => row.copy(data, bf16::from_f32(fill), out),
-        (DType::F32, Numbers::F16(data)) => row.write(data, fill, out, simd::from_f16),
-        (DType::F32, Numbers::BF16(data)) => row.write(data, fill, out, simd::from_bf16),
+    let (half, brief) = (f16::from_f32(fill), bf16::from_f32(fill));
+    match (into.dtype, numbers) {
+        (DType::F32, Numbers::F32(data)) => row.copy(data, fill, out, reads),
+        (DType::F16, Numbers::F16(data)) => row.copy(data, half, out, reads),
+        (DType::BF16, Numbers::BF16(data)) => row.copy(data, brief, out, reads),
+        (DType::F32, Numbers::F16(data)) => {
+            row.stretches((data, fill, out), stream::from_f16, simd::from_f16, reads);
+        }
+        (DType::F32, Numbers::BF16(data)) => row.convert(data, fill, out, simd::from_bf16, reads),
         (DType::F16, Numbers::F32(data)) => {
-            row.write(data, f16::from_f32(fill), out, |data, out| out.convert_from_f32_slice(data));
+            row.convert(data, half, out, |data, out| out.convert_from_f32_slice(data), reads);
         }
         (DType::BF16, Numbers::F32(data)) => {
-            row.write(data, bf16::from_f32(fill), out, |data, out| out.convert_from_f32_slice(data));
+            row.convert(data, brief, out, |data, out| out.convert_from_f32_slice(data), reads);
         }
-        (DType::F16, Numbers::BF16(data)) => row.write(data, f16::from_f32(fill), out, |data, out| {
-            out.iter_mut().zip(data).for_each(|(out, number)| *out = f16::from_f32(number.to_f32()));
-        }),
-        (DType::BF16, Numbers::F16(data)) => row.write(data, bf16::from_f32(fill), out, |data, out| {
-            out.iter_mut().zip(data).for_each(|(out, number)| *out = bf16::from_f32(number.to_f32()));
-        }),
+        (DType::F16, Numbers::BF16(data)) => {
+            let convert = |data: &[bf16], out: &mut [f16]| {
+                out.iter_mut().zip(data).for_each(|(out, number)| *out = f16::from_f32(number.to_f32()));
+            };
+            row.convert(data, half, out, convert, reads);
+        }
+        (DType::BF16, Numbers::F16(data)) => {
+            let convert = |data: &[f16], out: &mut [bf16]| {
+                out.iter_mut().zip(data).for_each(|(out, number)| *out = bf16::from_f32(number.to_f32()));
+            };
+            row.convert(data, brief, out, convert, reads);
+        }
         (DType::I64, _) => unreachable!("features are never integers: refused when the pipeline was built"),
     }
 }
@@ -447,40 +467,31 @@ struct Row {
 
 impl Row {
     /// Numbers that are in the batch's type already.
-    fn copy<T: bytemuck::Pod>(self, data: &[T], fill: T, out: &mut [u8]) {
-        self.stretches(
-            (data, fill, out),
-            |lines, data| lines.copy(bytemuck::cast_slice(data)),
-            |data, out| out.copy_from_slice(data),
-        );
+    fn copy<T: bytemuck::Pod>(self, data: &[T], fill: T, out: &mut [u8], reads: &mut dyn FnMut(usize)) {
+        let past_cache = |data: &[T], out: &mut [u8]| stream::copy(bytemuck::cast_slice(data), out);
+        self.stretches((data, fill, out), past_cache, |data, out| out.copy_from_slice(data), reads);
     }
 
-    /// Numbers that are to be converted.
-    fn write<S, T: bytemuck::Pod>(
+    /// Numbers that are not.
+    fn convert<S, T: bytemuck::Pod>(
         self,
         data: &[S],
         fill: T,
         out: &mut [u8],
         convert: impl Fn(&[S], &mut [T]),
+        reads: &mut dyn FnMut(usize),
     ) {
-        /// Some, that stay in the nearest cache between being converted and being written.
-        const SOME: usize = 2048;
-        let mut some = [fill; SOME];
-        let through_some = |lines: &mut Lines, data: &[S]| {
-            for data in data.chunks(SOME) {
-                convert(data, &mut some[..data.len()]);
-                lines.copy(bytemuck::cast_slice(&some[..data.len()]));
-            }
-        };
-        self.stretches((data, fill, out), through_some, &convert);
+        let past_cache = |data: &[S], out: &mut [u8]| stream::converted(data, out, fill, &convert);
+        self.stretches((data, fill, out), past_cache, &convert, reads);
     }
 
     /// Writes one stretch after the other, past the caches or not, each with its padding.
     fn stretches<S, T: bytemuck::Pod>(
         self,
         (data, fill, out): (&[S], T, &mut [u8]),
-        mut past_cache: impl FnMut(&mut Lines, &[S]),
+        past_cache: impl Fn(&[S], &mut [u8]),
         plainly: impl Fn(&[S], &mut [T]),
+        reads: &mut dyn FnMut(usize),
     ) {
         // A tensor without numbers has no stretches, yet its row has.
         let mut data = data.chunks_exact(self.stretch.max(1));
@@ -488,9 +499,10 @@ impl Row {
         if self.past_cache {
             let count = out.len() / bytes;
             let mut lines = Lines::new(&mut out[..count * bytes], bytemuck::bytes_of(&fill));
+            let plainly = |data: &[S], out: &mut [u8]| plainly(data, bytemuck::cast_slice_mut(out));
             for _ in 0..count {
                 let data = data.next().unwrap_or_default();
-                past_cache(&mut lines, data);
+                lines.write(data, size_of::<T>(), &past_cache, plainly, reads);
                 lines.pad(bytes - size_of::<T>() * data.len());
             }
             return lines.done();
@@ -498,6 +510,7 @@ impl Row {
         for out in out.chunks_exact_mut(bytes) {
             let data = data.next().unwrap_or_default();
             let (numbers, padding) = bytemuck::cast_slice_mut(out).split_at_mut(data.len());
+            reads(size_of_val(data));
             plainly(data, numbers);
             // Padding is most of a batch of uneven lengths, and mostly zeros, which the C library writes faster than a loop.
             if bytemuck::bytes_of(&fill).iter().all(|byte| *byte == 0) {

@@ -19,7 +19,7 @@ use feedwater_profile::machine;
 
 use super::{
     key::{ByKey, Chain, Key},
-    shard::{self, Head, Record},
+    shard::{self, Checking, Head, Record},
 };
 use crate::read::{
     ReadAt,
@@ -409,11 +409,15 @@ impl Found {
         Some(view)
     }
 
-    /// Whether these bytes of a view, or a copy of them, are what was written. Where they are not, all of the shard is read
+    /// Its check, while its bytes are used.
+    pub(super) fn checking<'a>(&self, bytes: &'a [u8]) -> Checking<'a> {
+        Checking::new(self.place.record.key, bytes)
+    }
+
+    /// Whether what was looked at of a view, or a copy of it, is what was written. Where it is not, all of the shard is read
     /// from here on, which tells what is damaged.
-    pub(super) fn is(&self, bytes: &[u8], view: &View) -> bool {
-        let record = &self.place.record;
-        let whole = shard::check(record.key, bytes) == record.check && view.is_whole();
+    pub(super) fn is(&self, check: u64, view: &View) -> bool {
+        let whole = check == self.place.record.check && view.is_whole();
         if !whole {
             self.shard.doubtful.store(true, Relaxed);
         }

@@ -16,7 +16,7 @@ use super::{
     ram::Ram,
 };
 use crate::{
-    batch::{DType, collate::Numbers},
+    batch::{DType, collate::Apart},
     deliver::shelf::Piece,
     error::Fault,
     pipeline::{Context, Pool, Stage},
@@ -324,20 +324,30 @@ impl Bytes {
         }
     }
 
-    /// Whether they are what was written. Asked when they have been used: to check first what is far away, in memory, and to
-    /// copy it afterwards, would take the time of both. Where they are not, they are not found like this again.
-    fn is_whole(&self) -> bool {
+    /// Gives them to be used from the beginning to the end, and says whether they are what was written. They are looked at while
+    /// they are used: to do the one and then the other, far away as they are in memory, would take the time of both. Where they are
+    /// not, they are not found like this again.
+    fn used<T>(&self, with: impl FnOnce(&[u8], &mut dyn FnMut(usize)) -> T) -> (T, bool) {
         match self {
-            Self::Mapped(view, found) => found.is(view.as_slice(), view),
-            Self::Read(..) | Self::Shared(_) => true,
+            Self::Mapped(view, found) => {
+                let mut checking = found.checking(view.as_slice());
+                let done = with(view.as_slice(), &mut |bytes| checking.uses(bytes));
+                (done, found.is(checking.finish(), view))
+            }
+            Self::Read(..) | Self::Shared(_) => (with(self.as_slice(), &mut |_| {}), true),
         }
     }
 
-    /// A copy of them, if they are what was written.
+    /// Whether they are what was written.
+    fn is_whole(&self) -> bool {
+        self.used(|_, _| ()).1
+    }
+
+    /// A copy of them, if they are what was written: of the copy, which nobody changes any more.
     fn copied(&self) -> Option<Vec<u8>> {
         let copy = self.as_slice().to_vec();
         let whole = match self {
-            Self::Mapped(view, found) => found.is(&copy, view),
+            Self::Mapped(view, found) => found.is(found.checking(&copy).finish(), view),
             Self::Read(..) | Self::Shared(_) => true,
         };
         whole.then_some(copy)
@@ -378,8 +388,8 @@ impl Kept {
             }
             bytes => {
                 let mut numbers = context.floats();
-                entry::read_numbers(&bytes.as_slice()[..body], self.dtype, &mut numbers);
-                let whole = bytes.is_whole();
+                let ((), whole) =
+                    bytes.used(|bytes, _| entry::read_numbers(&bytes[..body], self.dtype, &mut numbers));
                 bytes.give_back(context);
                 (numbers, whole)
             }
@@ -393,15 +403,16 @@ impl Kept {
         self,
         sample: &mut Sample,
         context: &Context,
-        with: impl FnOnce(&mut Sample, Option<(&str, Numbers)>) -> T,
+        with: impl FnOnce(&mut Sample, Option<Apart>) -> T,
     ) -> Option<T> {
         let Self { bytes, fields, dtype } = self;
         let (body, name) = (fields.body, fields.first_name().map(str::to_owned));
         fields.into_sample(sample, Vec::new());
-        let numbers = entry::numbers_of(&bytes.as_slice()[..body], dtype);
-        let done = with(sample, name.as_deref().zip(Some(numbers.as_ref())));
-        drop(numbers);
-        let whole = bytes.is_whole();
+        let (done, whole) = bytes.used(|bytes, reads| {
+            let numbers = entry::numbers_of(&bytes[..body], dtype);
+            let apart = name.as_deref().map(|name| Apart { name, numbers: numbers.as_ref(), reads });
+            with(sample, apart)
+        });
         bytes.give_back(context);
         whole.then_some(done)
     }
@@ -425,6 +436,7 @@ mod tests {
 
     use super::*;
     use crate::{
+        batch::collate::Numbers,
         cache::disk::{self, WRITE},
         sample::Tensor,
     };
@@ -449,7 +461,7 @@ mod tests {
     fn what_is_lost_while_it_is_used_is_not_used() {
         let folder = tempfile::tempdir().unwrap();
         let context = Context::for_tests(0, 0);
-        let sum = |_: &mut Sample, numbers: Option<(&str, Numbers)>| match numbers.unwrap().1 {
+        let sum = |_: &mut Sample, apart: Option<Apart>| match apart.unwrap().numbers {
             Numbers::F32(numbers) => numbers.iter().sum::<f32>(),
             _ => unreachable!("it was kept so"),
         };

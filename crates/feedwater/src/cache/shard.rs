@@ -15,6 +15,7 @@
 
 use std::{
     fs::File,
+    hash::Hasher as _,
     io,
     path::Path,
     sync::atomic::{AtomicU32, Ordering},
@@ -81,7 +82,46 @@ pub(crate) fn index_head(chain: &Chain, shard: u128) -> Vec<u8> {
 
 /// What an entry must hash to.
 pub(crate) fn check(key: Key, entry: &[u8]) -> u64 {
-    xxh3_64_with_seed(entry, key as u64 ^ (key >> 64) as u64)
+    xxh3_64_with_seed(entry, seed(key))
+}
+
+/// The same, piece by piece, while the entry is used from its beginning to its end.
+pub(crate) struct Checking<'a> {
+    hasher: XxHash3_64,
+    /// What has not been looked at.
+    left: &'a [u8],
+    /// Bytes that were looked at and have not been used.
+    ahead: usize,
+}
+
+impl<'a> Checking<'a> {
+    /// So many are looked at together: whoever uses them finds them in the nearest cache.
+    const SOME: usize = 1024;
+
+    pub(crate) fn new(key: Key, entry: &'a [u8]) -> Self {
+        Self { hasher: XxHash3_64::with_seed(seed(key)), left: entry, ahead: 0 }
+    }
+
+    /// So many bytes are used next.
+    pub(crate) fn uses(&mut self, bytes: usize) {
+        while self.ahead < bytes && !self.left.is_empty() {
+            let (some, left) = self.left.split_at(Self::SOME.min(self.left.len()));
+            self.hasher.write(some);
+            self.left = left;
+            self.ahead += some.len();
+        }
+        self.ahead = self.ahead.saturating_sub(bytes);
+    }
+
+    /// What the entry hashes to, as [`check`] has it.
+    pub(crate) fn finish(mut self) -> u64 {
+        self.hasher.write(self.left);
+        self.hasher.finish()
+    }
+}
+
+fn seed(key: Key) -> u64 {
+    key as u64 ^ (key >> 64) as u64
 }
 
 /// By the widest registers that the machine has, which `xxhash-rust` knows only when it is compiled.
@@ -185,4 +225,24 @@ pub(crate) fn read_records(index: &dyn ReadAt, head: &Head, number: u32) -> io::
 /// Opens a shard's two files.
 pub(crate) fn open(folder: &Path, name: &str) -> io::Result<(File, File)> {
     Ok((File::open(folder.join(format!("{name}.index")))?, File::open(folder.join(format!("{name}.data")))?))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn an_entry_that_is_looked_at_while_it_is_used_has_the_same_check(
+            entry in prop::collection::vec(any::<u8>(), 0..9000),
+            key: u128,
+            uses in prop::collection::vec(0_usize..3000, 0..8),
+        ) {
+            let mut checking = Checking::new(key, &entry);
+            uses.into_iter().for_each(|bytes| checking.uses(bytes));
+            prop_assert_eq!(checking.finish(), check(key, &entry));
+        }
+    }
 }

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     batch::{
-        collate::{Collate, Filling, Numbers},
+        collate::{Apart, Collate, Filling},
         pack::Document,
     },
     cache::{Keeper, Kept, Outcome},
@@ -170,9 +170,9 @@ impl Unit {
         context.charges.clear();
         if let Some(filling) = &*self.filling.read().unwrap_or_else(PoisonError::into_inner) {
             let bytes = sample.bytes();
-            let place = |sample: &mut Sample, numbers: Option<(&str, Numbers)>| {
+            let place = |sample: &mut Sample, apart: Option<Apart>| {
                 // SAFETY: a row is claimed by one worker; the rows of a unit are distinct.
-                unsafe { flow.collate.place(filling, row, sample, numbers) }
+                unsafe { flow.collate.place(filling, row, sample, apart) }
             };
             match whole {
                 Some(kept) => match kept.unpack_with(&mut sample, context, place) {
