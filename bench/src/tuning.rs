@@ -178,16 +178,18 @@ fn searched(workload: &Workload, data: &Path) -> Result<()> {
     };
     // As `tune` has it.
     let space = Space { prefetch: PREFETCH[1..].to_vec(), ..all.clone() };
-    let found = search(&space, base, |point| probe(point, 60))?;
+    let found = search(&space, base, |point, times| probe(point, 60 * times))?;
     let rate = |record: &Record| {
         let counted = &record.steps[record.steps.len() / 4..];
         let nanos: u64 = counted.iter().map(|step| step.wall_nanos).sum();
         counted.iter().map(|step| step.rows).sum::<u64>() as f64 * 1e9 / nanos.max(1) as f64
     };
     let mut best = (0.0, base);
+    let mut table = String::new();
     let points = all.points(&base);
     for point in &points {
         let rate = rate(&probe(point, 120)?);
+        let _ = write!(table, "  {}×{} {rate:.0}", point.threads, point.prefetch);
         if rate > best.0 {
             best = (rate, *point);
         }
@@ -211,6 +213,17 @@ fn searched(workload: &Workload, data: &Path) -> Result<()> {
         shares[0],
         shares[ROUNDS - 1],
     ));
+    say(&format!("           samples a second:{table}"));
+    for row in &found.rows {
+        say(&format!(
+            "           tried {}: predicted {:.0}, measured {:.0} in {} runs, {} of them long",
+            words(&row.point),
+            row.predicted.unwrap_or(0.0),
+            row.measured.unwrap_or(0.0),
+            row.runs,
+            row.long_runs
+        ));
+    }
     Ok(())
 }
 

@@ -1,9 +1,9 @@
-//! Which settings are best for this data on this machine? Predictions first, short runs second.
+//! Which settings are best for this data on this machine? Predictions first, short runs second, longer ones last.
 //!
 //! One run says what every other setting would bring ([`crate::what_if`]); the most promising are then tried, by turns, since
 //! a machine's pace drifts; and from the best of them one goes on to its neighbours until none is better. Those that are close
-//! are told apart by more runs. Of settings that are as good as each other the plainest is taken: fewer threads, a shorter
-//! queue, no cache.
+//! are told apart by longer runs: a deep queue takes long to fill, and samples that take long are few. Of settings that are as
+//! good as each other the plainest is taken: fewer threads, a shorter queue, no cache.
 
 use serde::Serialize;
 
@@ -11,14 +11,16 @@ use crate::{Record, diagnosis::Facts, what_if::Wish};
 
 /// Settings within this of the best are as good.
 const AS_GOOD: f64 = 0.98;
-/// Settings within this of the best may be as good.
-const CLOSE: f64 = 0.94;
-/// So many of the most promising are tried.
+/// Settings within this of the best in short runs may be as good; and in a longer one.
+const CLOSE: f64 = 0.85;
+const CLOSE_IN_LONG: f64 = 0.95;
+/// So many of the most promising are tried, and so many of the best again.
 const TRIED: usize = 5;
 /// Rounds in which they are, by turns.
 const ROUNDS: usize = 2;
-/// So many runs say enough of one.
-const ENOUGH: usize = 6;
+/// Rounds of longer runs, and how many times as long they are.
+const LONG_ROUNDS: usize = 3;
+const LONG: u64 = 3;
 /// Steps from neighbour to neighbour.
 const MOVES: usize = 4;
 
@@ -72,9 +74,11 @@ pub struct Row {
     pub predicted: Option<f64>,
     /// Samples a second, as measured: the middle of its runs.
     pub measured: Option<f64>,
-    /// How many of those there were.
+    /// How many of those there were, short and long.
     pub runs: usize,
-    /// What each gave, in order of size.
+    /// How many were longer: where there are any, they are what counts.
+    pub long_runs: usize,
+    /// What each gave that counts, in order of size.
     #[serde(skip)]
     rates: Vec<f64>,
 }
@@ -90,13 +94,13 @@ pub struct Found {
     pub settings: usize,
 }
 
-/// Looks for the best of a space, from `base` on. `probe` makes a short run.
+/// Looks for the best of a space, from `base` on. `probe` makes a run, so many times as long as a short one.
 pub fn search<E>(
     space: &Space,
     base: Point,
-    mut probe: impl FnMut(&Point) -> Result<Record, E>,
+    mut probe: impl FnMut(&Point, u64) -> Result<Record, E>,
 ) -> Result<Found, E> {
-    let first = probe(&base)?;
+    let first = probe(&base, 1)?;
     let mut rows = predicted(space, &base, &first);
     let settings = rows.len();
     let at = rows.iter().position(|row| row.point == base).unwrap_or_else(|| {
@@ -118,47 +122,56 @@ pub fn search<E>(
     });
     let mut tried: Vec<usize> = (0..rows.len().min(TRIED)).collect();
     tried.extend(rows.iter().position(|row| row.point == base).filter(|at| *at >= TRIED));
-    for _ in 0..ROUNDS {
-        for at in &tried {
-            let record = probe(&rows[*at].point)?;
-            rows[*at].note(rate(&record));
-        }
-    }
+    by_turns(&mut rows, &tried, ROUNDS, |point| probe(point, 1))?;
     for _ in 0..MOVES {
         let here = chosen(&rows);
-        for point in neighbours(space, &rows[here].point) {
-            let Some(at) = rows.iter().position(|row| row.point == point && row.runs == 0) else { continue };
-            for _ in 0..ROUNDS {
-                let record = probe(&point)?;
-                rows[at].note(rate(&record));
-            }
-        }
-        // Those that are close are told apart by more runs, by turns.
-        let close = close(&rows);
-        for _ in 0..ROUNDS {
-            for at in &close {
-                if close.len() > 1 && rows[*at].runs < ENOUGH {
-                    let record = probe(&rows[*at].point)?;
-                    rows[*at].note(rate(&record));
-                }
-            }
-        }
+        let around = neighbours(space, &rows[here].point);
+        let new = |row: &Row| row.runs == 0 && around.contains(&row.point);
+        let new: Vec<usize> = (0..rows.len()).filter(|at| new(&rows[*at])).collect();
+        by_turns(&mut rows, &new, ROUNDS, |point| probe(point, 1))?;
         if chosen(&rows) == here {
             break;
         }
     }
+    let mut last = finalists(space, &rows);
+    if last.len() > 1 {
+        last.iter().for_each(|at| rows[*at].rates.clear());
+        for _ in 0..LONG_ROUNDS {
+            by_turns(&mut rows, &last, 1, |point| probe(point, LONG))?;
+            last.iter().for_each(|at| rows[*at].long_runs += 1);
+            let rate = |at: &usize| rows[*at].measured.unwrap_or(0.0);
+            let best = last.iter().map(rate).fold(0.0, f64::max);
+            last.retain(|at| rate(at) >= best * CLOSE_IN_LONG);
+        }
+    }
     let best = rows[chosen(&rows)].point;
     rows.retain(|row| row.runs > 0);
-    rows.sort_by(|a, b| b.measured.unwrap_or(0.0).total_cmp(&a.measured.unwrap_or(0.0)));
+    rows.sort_by(|a, b| {
+        let of = |row: &Row| (row.long_runs > 0, row.measured.unwrap_or(0.0));
+        of(b).partial_cmp(&of(a)).unwrap_or(std::cmp::Ordering::Equal)
+    });
     Ok(Found { best, rows, settings })
 }
 
-fn rate(record: &Record) -> f64 {
-    if let Ok(facts) = Facts::of(record) {
-        let mean = &facts.steps.mean;
-        return mean.rows * 1e9 / mean.wall_nanos.max(1.0);
+/// Runs of some settings, one after the other and then again: a machine's pace drifts.
+fn by_turns<E>(
+    rows: &mut [Row],
+    which: &[usize],
+    rounds: usize,
+    mut probe: impl FnMut(&Point) -> Result<Record, E>,
+) -> Result<(), E> {
+    for _ in 0..rounds {
+        for at in which {
+            let record = probe(&rows[*at].point)?;
+            rows[*at].note(rate(&record));
+        }
     }
-    // Too short for a verdict, where epochs are: what came when the queue had been filled says enough to compare.
+    Ok(())
+}
+
+/// Samples a second, when the queue had been filled. All of them: these runs have no checkpoints, and what waits at the edge of
+/// an epoch waits in training too.
+fn rate(record: &Record) -> f64 {
     let steps = &record.steps[record.steps.len() / 4..];
     let (rows, nanos) = steps.iter().fold((0, 0), |sum, step| (sum.0 + step.rows, sum.1 + step.wall_nanos));
     rows as f64 * 1e9 / nanos.max(1) as f64
@@ -166,33 +179,46 @@ fn rate(record: &Record) -> f64 {
 
 impl Row {
     fn new(point: Point, predicted: Option<f64>) -> Self {
-        Self { point, predicted, measured: None, runs: 0, rates: Vec::new() }
+        Self { point, predicted, measured: None, runs: 0, long_runs: 0, rates: Vec::new() }
     }
 
     /// A run more. The middle: a moment in which others had the machine says nothing of a setting.
     fn note(&mut self, rate: f64) {
         let at = self.rates.partition_point(|known| *known < rate);
         self.rates.insert(at, rate);
-        self.runs = self.rates.len();
-        self.measured = Some(f64::midpoint(self.rates[(self.runs - 1) / 2], self.rates[self.runs / 2]));
+        self.runs += 1;
+        let count = self.rates.len();
+        self.measured = Some(f64::midpoint(self.rates[(count - 1) / 2], self.rates[count / 2]));
     }
 }
 
-/// The plainest of those that were tried and are as good as the best.
+/// The plainest of those that were tried, for long if any were, and are as good as the best.
 fn chosen(rows: &[Row]) -> usize {
-    let best = rows.iter().filter_map(|row| row.measured).fold(0.0, f64::max);
-    let good = (0..rows.len()).filter(|at| rows[*at].measured.is_some_and(|rate| rate >= best * AS_GOOD));
+    let long = rows.iter().any(|row| row.long_runs > 0);
+    let rate = |row: &Row| row.measured.filter(|_| !long || row.long_runs > 0);
+    let best = rows.iter().filter_map(rate).fold(0.0, f64::max);
+    let good = (0..rows.len()).filter(|at| rate(&rows[*at]).is_some_and(|rate| rate >= best * AS_GOOD));
     good.min_by_key(|at| rows[*at].point.asks()).unwrap_or(0)
 }
 
-/// Those that were tried and may be as good as the best, the best first.
-fn close(rows: &[Row]) -> Vec<usize> {
+/// Those that were tried and may be as good as the best, the best first; and the best with a queue as deep as may be, of which
+/// a short run says least.
+fn finalists(space: &Space, rows: &[Row]) -> Vec<usize> {
     let rate = |at: &usize| rows[*at].measured.unwrap_or(0.0);
     let mut close: Vec<usize> = (0..rows.len()).collect();
     close.sort_by(|a, b| rate(b).total_cmp(&rate(a)));
-    let best = close.first().map_or(0.0, rate);
-    close.retain(|at| rate(at) >= best * CLOSE);
+    let best = close[0];
+    close.retain(|at| rate(at) >= rate(&best) * CLOSE);
     close.truncate(TRIED);
+    let here = chosen(rows);
+    let prefetch = space.prefetch.last().copied().unwrap_or(rows[best].point.prefetch);
+    let deepest = Point { prefetch, ..rows[best].point };
+    let deepest = rows.iter().position(|row| row.point == deepest);
+    for at in deepest.into_iter().chain([here]) {
+        if !close.contains(&at) {
+            close.push(at);
+        }
+    }
     close
 }
 
@@ -205,15 +231,16 @@ fn predicted(space: &Space, base: &Point, first: &Record) -> Vec<Row> {
     let mean = facts.as_ref().map(|facts| facts.steps.mean).filter(|mean| mean.busy_nanos > 0.0);
     let ceiling = mean.map_or(f64::INFINITY, |mean| mean.rows * 1e9 / mean.busy_nanos);
     // Each change is played once, not once for every setting that has it.
-    let threads = gains(&space.threads, &base.threads, |threads| gain(&Wish::Threads(*threads)));
-    let prefetch = gains(&space.prefetch, &base.prefetch, |ahead| gain(&Wish::Prefetch(*ahead)));
+    let crews = each(&each(&[*base], &space.threads, with_threads), &space.prefetch, with_prefetch);
+    let crews: Vec<_> = crews.iter().map(|point| (point.threads, point.prefetch)).collect();
+    let crews =
+        gains(&crews, &(base.threads, base.prefetch), |(threads, ahead)| gain(&Wish::Crew(*threads, *ahead)));
     let batches = gains(&space.batch_sizes, &base.batch_size, |rows| gain(&Wish::BatchSize(*rows)));
     let half = gains(&space.half, &base.half, |_| gain(&Wish::HalfPrecision));
     let cache = gains(&space.cache, &base.cache, |_| gain(&Wish::Cache));
     let row = |point: Point| {
         let gains = [
-            of(&threads, &point.threads),
-            of(&prefetch, &point.prefetch),
+            of(&crews, &(point.threads, point.prefetch)),
             of(&batches, &point.batch_size),
             of(&half, &point.half),
             of(&cache, &point.cache),
@@ -240,8 +267,8 @@ impl Space {
     /// Every setting there is.
     pub fn points(&self, base: &Point) -> Vec<Point> {
         let mut points = vec![*base];
-        points = each(&points, &self.threads, |point, threads| Point { threads, ..point });
-        points = each(&points, &self.prefetch, |point, prefetch| Point { prefetch, ..point });
+        points = each(&points, &self.threads, with_threads);
+        points = each(&points, &self.prefetch, with_prefetch);
         points = each(&points, &self.batch_sizes, |point, batch_size| Point { batch_size, ..point });
         points = each(&points, &self.buckets, |point, buckets| Point { buckets, ..point });
         points = each(&points, &self.half, |point, half| Point { half, ..point });
@@ -249,15 +276,28 @@ impl Space {
     }
 }
 
+fn with_threads(point: Point, threads: usize) -> Point {
+    Point { threads, ..point }
+}
+
+fn with_prefetch(point: Point, prefetch: usize) -> Point {
+    Point { prefetch, ..point }
+}
+
 fn each<T: Copy>(points: &[Point], list: &[T], with: impl Fn(Point, T) -> Point) -> Vec<Point> {
     points.iter().flat_map(|point| list.iter().map(|item| with(*point, *item))).collect()
 }
 
-/// The settings that differ in one thing, by one step.
+/// The settings that differ in one thing, by one step; and those with fewer threads and a deeper queue, or the other way round,
+/// which stand in for each other.
 fn neighbours(space: &Space, point: &Point) -> Vec<Point> {
     let mut around = Vec::new();
     for threads in beside(&space.threads, &point.threads) {
         around.push(Point { threads, ..*point });
+        let other_way = |ahead: &usize| (threads < point.threads) == (*ahead > point.prefetch);
+        for prefetch in beside(&space.prefetch, &point.prefetch).into_iter().filter(other_way) {
+            around.push(Point { threads, prefetch, ..*point });
+        }
     }
     for prefetch in beside(&space.prefetch, &point.prefetch) {
         around.push(Point { prefetch, ..*point });

@@ -22,6 +22,8 @@ pub enum Wish {
     Threads(usize),
     /// So many batches ahead.
     Prefetch(usize),
+    /// So many threads, and so many batches ahead: what one brings depends on the other.
+    Crew(usize, usize),
     /// So many samples a step. The accelerator's time is taken to grow with it.
     BatchSize(u64),
     /// Features made once and read afterwards.
@@ -83,21 +85,15 @@ impl Facts<'_> {
     /// What a setting would bring; nothing where the record does not say how batches were made.
     pub fn predict(&self, wish: &Wish) -> Option<Prediction> {
         let (crew, costs) = (self.split.crew?, &self.split.costs);
-        if costs.is_empty() || crew.threads == 0 && !matches!(wish, Wish::Threads(_)) {
+        if costs.is_empty() || crew.threads == 0 && !matches!(wish, Wish::Threads(_) | Wish::Crew(..)) {
             return None;
         }
         let (wished_crew, wished_costs, doubt) = match wish {
             Wish::Threads(threads) => {
-                let factor = self.crowd(*threads) / self.crowd(crew.threads.max(1));
-                let doubt = if *threads as f64 > self.usable_cores() { 0.10 } else { 0.05 };
-                let prefetch = if crew.threads == 0 { 3 } else { crew.prefetch };
-                // Those that slept while the queue was full are woken one after the other.
-                let handover_nanos =
-                    (crew.handover_nanos as f64 * *threads as f64 / crew.threads.max(1) as f64) as u64;
-                let wished = Crew { threads: *threads, prefetch, handover_nanos, ..crew };
-                (wished, scaled(costs, factor), doubt)
+                self.crewed(crew, *threads, if crew.threads == 0 { 3 } else { crew.prefetch })
             }
             Wish::Prefetch(prefetch) => (Crew { prefetch: *prefetch, ..crew }, costs.clone(), 0.02),
+            Wish::Crew(threads, prefetch) => self.crewed(crew, *threads, *prefetch),
             Wish::BatchSize(rows) => (crew, self.regrouped(crew, (*rows).max(1)), 0.05),
             Wish::Cache => (crew, self.cached(), 0.10),
             // What is read stays as wide as it was; what is written is half.
@@ -135,6 +131,16 @@ impl Facts<'_> {
             uncertainty,
             saves_nanos: measured - same_rows,
         })
+    }
+
+    /// With other threads, and a queue of its own.
+    fn crewed(&self, crew: Crew, threads: usize, prefetch: usize) -> (Crew, Vec<Cost>, f64) {
+        let factor = self.crowd(threads) / self.crowd(crew.threads.max(1));
+        let doubt = if threads as f64 > self.usable_cores() { 0.10 } else { 0.05 };
+        // Those that slept while the queue was full are woken one after the other.
+        let handover_nanos =
+            (crew.handover_nanos as f64 * threads as f64 / crew.threads.max(1) as f64) as u64;
+        (Crew { threads, prefetch, handover_nanos, ..crew }, scaled(&self.split.costs, factor), doubt)
     }
 
     /// Cores that the workers may use.

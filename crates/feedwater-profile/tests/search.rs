@@ -48,7 +48,7 @@ fn it_is_within_a_twentieth_of_a_sweep_and_tries_a_part_of_it() {
         ("very expensive", workload(60.0, None, 40.0)),
     ] {
         let probes = Cell::new(0);
-        let found = search(&space(), BASE, |point| -> Result<Record, ()> {
+        let found = search(&space(), BASE, |point, _| -> Result<Record, ()> {
             probes.set(probes.get() + 1);
             Ok(run(&case, point))
         })

@@ -72,7 +72,7 @@ pub(crate) struct Options {
     /// How long the accelerator is busy with a batch; 0: there is none
     #[arg(long, default_value_t = 50.0, value_parser = super::profile::milliseconds)]
     step_ms: f64,
-    /// Steps of a run, 30 or more
+    /// Steps of a short run, 30 or more; those that are close are run three times as long
     #[arg(long, default_value_t = 60, value_parser = super::profile::steps)]
     num_steps: u64,
     /// Try features from a cache, in a folder that is dropped afterwards
@@ -120,14 +120,15 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     };
     let mut warmed: Vec<Point> = Vec::new();
     let mut left_out = None;
-    let found = search(&space, base, |point| {
+    let found = search(&space, base, |point, times| {
         let setup = setup(options, task, point, scratch.path());
         let name = words(point);
         // Asked before each run: it drifts.
         let host = Host { crowding: Some(machine::crowding(cores)), ..host.clone() };
         let record = scratch.path().join("probe.jsonl");
         let steps = (options.num_steps * options.batch_size / point.batch_size)
-            .clamp(super::profile::LEAST_STEPS, options.num_steps);
+            .clamp(super::profile::LEAST_STEPS, options.num_steps)
+            * times;
         let job = Job { name: &name, host: &host, devices: &[], steps, record: &record, progress: &progress };
         // The first run of all reads files that nobody has read yet; the first with a cache makes what others find: other
         // types of numbers are other entries.

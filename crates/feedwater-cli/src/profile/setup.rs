@@ -173,6 +173,7 @@ impl Setup {
         match wish {
             Wish::Threads(threads) => setup.threads = *threads,
             Wish::Prefetch(prefetch) => setup.prefetch = *prefetch,
+            Wish::Crew(threads, prefetch) => (setup.threads, setup.prefetch) = (*threads, *prefetch),
             Wish::BatchSize(rows) => setup.batch_size = *rows,
             Wish::HalfPrecision => setup.half = true,
             Wish::PadToLongest => setup.pad_to_longest = true,
