@@ -12,7 +12,7 @@ use super::{Batch, DType, IGNORED_LABEL};
 use crate::{
     deliver::{
         BatchTensor, Memory, ReadyBatch, Ring,
-        stream::{self, Lines},
+        stream::{self, By, Convert, Same, Widened},
     },
     error::Fault,
     pipeline::Pool,
@@ -428,30 +428,30 @@ fn write_row(tensor: &Tensor, numbers: Numbers, into: Into, reads: &mut dyn FnMu
     let fill = tensor.fill;
     let (half, brief) = (f16::from_f32(fill), bf16::from_f32(fill));
     match (into.dtype, numbers) {
-        (DType::F32, Numbers::F32(data)) => row.copy(data, fill, out, reads),
-        (DType::F16, Numbers::F16(data)) => row.copy(data, half, out, reads),
-        (DType::BF16, Numbers::BF16(data)) => row.copy(data, brief, out, reads),
-        (DType::F32, Numbers::F16(data)) => {
-            row.stretches((data, fill, out), stream::from_f16, simd::from_f16, reads);
-        }
-        (DType::F32, Numbers::BF16(data)) => row.convert(data, fill, out, simd::from_bf16, reads),
+        (DType::F32, Numbers::F32(data)) => row.write(data, fill, out, &Same, reads),
+        (DType::F16, Numbers::F16(data)) => row.write(data, half, out, &Same, reads),
+        (DType::BF16, Numbers::BF16(data)) => row.write(data, brief, out, &Same, reads),
+        (DType::F32, Numbers::F16(data)) => row.write(data, fill, out, &Widened, reads),
+        (DType::F32, Numbers::BF16(data)) => row.write(data, fill, out, &By(simd::from_bf16), reads),
         (DType::F16, Numbers::F32(data)) => {
-            row.convert(data, half, out, |data, out| out.convert_from_f32_slice(data), reads);
+            let convert = |data: &[f32], out: &mut [f16]| out.convert_from_f32_slice(data);
+            row.write(data, half, out, &By(convert), reads);
         }
         (DType::BF16, Numbers::F32(data)) => {
-            row.convert(data, brief, out, |data, out| out.convert_from_f32_slice(data), reads);
+            let convert = |data: &[f32], out: &mut [bf16]| out.convert_from_f32_slice(data);
+            row.write(data, brief, out, &By(convert), reads);
         }
         (DType::F16, Numbers::BF16(data)) => {
             let convert = |data: &[bf16], out: &mut [f16]| {
                 out.iter_mut().zip(data).for_each(|(out, number)| *out = f16::from_f32(number.to_f32()));
             };
-            row.convert(data, half, out, convert, reads);
+            row.write(data, half, out, &By(convert), reads);
         }
         (DType::BF16, Numbers::F16(data)) => {
             let convert = |data: &[f16], out: &mut [bf16]| {
                 out.iter_mut().zip(data).for_each(|(out, number)| *out = bf16::from_f32(number.to_f32()));
             };
-            row.convert(data, brief, out, convert, reads);
+            row.write(data, brief, out, &By(convert), reads);
         }
         (DType::I64, _) => unreachable!("features are never integers: refused when the pipeline was built"),
     }
@@ -466,52 +466,25 @@ struct Row {
 }
 
 impl Row {
-    /// Numbers that are in the batch's type already.
-    fn copy<T: bytemuck::Pod>(self, data: &[T], fill: T, out: &mut [u8], reads: &mut dyn FnMut(usize)) {
-        let past_cache = |data: &[T], out: &mut [u8]| stream::copy(bytemuck::cast_slice(data), out);
-        self.stretches((data, fill, out), past_cache, |data, out| out.copy_from_slice(data), reads);
-    }
-
-    /// Numbers that are not.
-    fn convert<S, T: bytemuck::Pod>(
+    fn write<S, T: bytemuck::Pod>(
         self,
         data: &[S],
         fill: T,
         out: &mut [u8],
-        convert: impl Fn(&[S], &mut [T]),
+        convert: &impl Convert<S, T>,
         reads: &mut dyn FnMut(usize),
     ) {
-        let past_cache = |data: &[S], out: &mut [u8]| stream::converted(data, out, fill, &convert);
-        self.stretches((data, fill, out), past_cache, &convert, reads);
-    }
-
-    /// Writes one stretch after the other, past the caches or not, each with its padding.
-    fn stretches<S, T: bytemuck::Pod>(
-        self,
-        (data, fill, out): (&[S], T, &mut [u8]),
-        past_cache: impl Fn(&[S], &mut [u8]),
-        plainly: impl Fn(&[S], &mut [T]),
-        reads: &mut dyn FnMut(usize),
-    ) {
-        // A tensor without numbers has no stretches, yet its row has.
-        let mut data = data.chunks_exact(self.stretch.max(1));
-        let bytes = self.whole * size_of::<T>();
-        if self.past_cache {
-            let count = out.len() / bytes;
-            let mut lines = Lines::new(&mut out[..count * bytes], bytemuck::bytes_of(&fill));
-            let plainly = |data: &[S], out: &mut [u8]| plainly(data, bytemuck::cast_slice_mut(out));
-            for _ in 0..count {
-                let data = data.next().unwrap_or_default();
-                lines.write(data, size_of::<T>(), &past_cache, plainly, reads);
-                lines.pad(bytes - size_of::<T>() * data.len());
-            }
-            return lines.done();
+        let Self { stretch, whole, past_cache } = self;
+        if past_cache {
+            return stream::Row { stretch, whole, fill }.write(data, out, convert, reads);
         }
-        for out in out.chunks_exact_mut(bytes) {
+        // A tensor without numbers has no stretches, yet its row has.
+        let mut data = data.chunks_exact(stretch.max(1));
+        for out in out.chunks_exact_mut(whole * size_of::<T>()) {
             let data = data.next().unwrap_or_default();
             let (numbers, padding) = bytemuck::cast_slice_mut(out).split_at_mut(data.len());
             reads(size_of_val(data));
-            plainly(data, numbers);
+            convert.plainly(data, numbers);
             // Padding is most of a batch of uneven lengths, and mostly zeros, which the C library writes faster than a loop.
             if bytemuck::bytes_of(&fill).iter().all(|byte| *byte == 0) {
                 bytemuck::cast_slice_mut::<T, u8>(padding).fill(0);

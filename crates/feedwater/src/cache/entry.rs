@@ -126,7 +126,7 @@ pub(crate) fn numbers_mut(value: &mut Value) -> Option<&mut Vec<f32>> {
 pub(crate) fn round(numbers: &mut Vec<f32>, dtype: DType) {
     let mut bytes = Vec::with_capacity(numbers.len() * width(dtype));
     write_numbers(numbers, dtype, &mut bytes);
-    read_numbers(&bytes, dtype, numbers);
+    read_numbers(&bytes, dtype, numbers, &mut |_| {});
 }
 
 fn write_numbers(numbers: &[f32], dtype: DType, out: &mut Vec<u8>) {
@@ -152,13 +152,18 @@ fn width(dtype: DType) -> usize {
     if matches!(dtype, DType::F16 | DType::BF16) { 2 } else { 4 }
 }
 
-/// Numbers as they are computed with. `bytes` are of whole numbers.
-pub(crate) fn read_numbers(bytes: &[u8], dtype: DType, into: &mut Vec<f32>) {
+/// Numbers as they are computed with. `bytes` are of whole numbers; before some are read, `reads` is told how many.
+pub(crate) fn read_numbers(bytes: &[u8], dtype: DType, into: &mut Vec<f32>, reads: &mut dyn FnMut(usize)) {
+    /// They stay in the nearest cache from when `reads` looks at them.
+    const SOME: usize = 1024;
     into.resize(bytes.len() / width(dtype), 0.0);
-    match dtype {
-        DType::F16 => simd::from_f16(&aligned(bytes), into),
-        DType::BF16 => simd::from_bf16(&aligned(bytes), into),
-        DType::F32 | DType::I64 => bytemuck::cast_slice_mut(into).copy_from_slice(bytes),
+    for (bytes, into) in bytes.chunks(SOME * width(dtype)).zip(into.chunks_mut(SOME)) {
+        reads(bytes.len());
+        match dtype {
+            DType::F16 => simd::from_f16(&aligned(bytes), into),
+            DType::BF16 => simd::from_bf16(&aligned(bytes), into),
+            DType::F32 | DType::I64 => bytemuck::cast_slice_mut(into).copy_from_slice(bytes),
+        }
     }
 }
 
@@ -224,7 +229,8 @@ impl Fields {
                 if is_first {
                     (count.checked_mul(width(dtype))? == body.len()).then_some(())?;
                 } else {
-                    read_numbers(rest.split_off(..count.checked_mul(width(dtype))?)?, dtype, &mut data);
+                    let numbers = rest.split_off(..count.checked_mul(width(dtype))?)?;
+                    read_numbers(numbers, dtype, &mut data, &mut |_| {});
                 }
                 Some((is_first, data))
             };
@@ -396,7 +402,7 @@ mod tests {
     fn read(bytes: &[u8], dtype: DType, sample: &mut Sample) -> Option<()> {
         let fields = Fields::read(bytes, dtype)?;
         let mut numbers = Vec::new();
-        read_numbers(&bytes[..fields.body], dtype, &mut numbers);
+        read_numbers(&bytes[..fields.body], dtype, &mut numbers, &mut |_| {});
         fields.into_sample(sample, numbers);
         Some(())
     }

@@ -148,24 +148,24 @@ impl Keeper {
         self.lossy.then(|| format!("cache {}", self.dtype.name()))
     }
 
-    /// What is kept of a sample. `last`: its numbers are only copied, so that they need not be read first.
-    pub(crate) fn fetch(&self, sample: &mut Sample, context: &mut Context, last: bool) -> Outcome {
+    /// What is kept of a sample.
+    pub(crate) fn fetch(&self, sample: &mut Sample, context: &mut Context) -> Outcome {
         if self.level == Level::Raw {
             self.fetch_files(sample, context);
             return Outcome::Apart;
         }
         // A file that is not there will be found missing by whoever opens it.
         let Ok(key) = self.chain.key(sample, self.identity) else { return Outcome::Apart };
-        let found = self.found(key, context, last);
+        let found = self.found(key, context);
         let count = if found.is_some() { &self.hits } else { &self.misses };
         count.fetch_add(1, Relaxed);
         found.map_or(Outcome::Missing(key), Outcome::Found)
     }
 
     /// What is kept under a key; nothing where it is not there or not whole.
-    fn found(&self, key: Key, context: &Context, in_place: bool) -> Option<Kept> {
+    fn found(&self, key: Key, context: &Context) -> Option<Kept> {
         loop {
-            let bytes = self.read(key, context, in_place)?;
+            let bytes = self.read(key, context)?;
             if let Some(fields) = Fields::read(bytes.as_slice(), self.dtype) {
                 return Some(Kept { bytes, fields, dtype: self.dtype });
             }
@@ -184,11 +184,11 @@ impl Keeper {
     }
 
     /// An entry; nothing where it is not there, or not whole as far as that is known already ([`Bytes::is_whole`]).
-    fn read(&self, key: Key, context: &Context, in_place: bool) -> Option<Bytes> {
+    fn read(&self, key: Key, context: &Context) -> Option<Bytes> {
         let bytes = match &self.store {
             Store::Disk(shards) => {
                 let found = shards.find(key)?;
-                if let Some(view) = in_place.then(|| found.view()).flatten() {
+                if let Some(view) = found.view() {
                     Bytes::Mapped(view, found)
                 } else {
                     let mut floats = context.floats();
@@ -262,7 +262,7 @@ impl Keeper {
 
     fn file(&self, media: &Media, context: &mut Context) -> Result<Vec<u8>, Fault> {
         let key = self.chain.key_of_file(media, self.identity)?;
-        while let Some(found) = self.read(key, context, true) {
+        while let Some(found) = self.read(key, context) {
             let bytes = found.copied();
             found.give_back(context);
             if let Some(bytes) = bytes {
@@ -388,8 +388,9 @@ impl Kept {
             }
             bytes => {
                 let mut numbers = context.floats();
-                let ((), whole) =
-                    bytes.used(|bytes, _| entry::read_numbers(&bytes[..body], self.dtype, &mut numbers));
+                let ((), whole) = bytes.used(|bytes, reads| {
+                    entry::read_numbers(&bytes[..body], self.dtype, &mut numbers, reads);
+                });
                 bytes.give_back(context);
                 (numbers, whole)
             }

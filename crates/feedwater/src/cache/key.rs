@@ -48,7 +48,7 @@ impl Hasher for AsItIs {
 }
 
 /// Changes when entries are written otherwise.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// What is done to a sample before it is kept.
 #[derive(Debug, Clone)]

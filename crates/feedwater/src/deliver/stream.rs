@@ -2,8 +2,14 @@
 //!
 //! An ordinary store first fetches the line that it writes to. Of a batch that is larger than the caches every line would be
 //! fetched for nothing, and would push out what is still needed. A store past the caches fetches nothing, provided that a
-//! line is written whole: half a line costs more than an ordinary store. So what ends in the midst of a line waits here
-//! for what comes behind it. Where the processor has no such stores, these are ordinary ones.
+//! line is written whole: half a line costs more than an ordinary store. So a line that has the end of some numbers and the beginning of
+//! padding is put together in registers. (Not in memory: to read what was written a moment ago in smaller pieces, a processor waits
+//! for all stores before it, and these take long.) Where the processor has no such stores, these are ordinary ones.
+
+use std::ops::Range;
+
+use bytemuck::Pod;
+use half::f16;
 
 use crate::transform::simd;
 
@@ -21,137 +27,207 @@ const SOME_BYTES: usize = 1024;
 #[derive(Clone, Copy)]
 struct Line([u8; LINE]);
 
-/// Memory that is written from its beginning to its end: numbers, and padding between them.
-pub(crate) struct Lines<'a> {
-    /// What comes before the first whole line.
-    head: &'a mut [u8],
-    /// What is left, from the beginning of a line on.
-    out: &'a mut [u8],
-    /// The beginning of the next line.
-    line: Line,
-    held: usize,
-    /// A line of padding.
-    padding: Line,
+/// How numbers become those of a batch.
+pub(crate) trait Convert<S, T: Pod> {
+    /// As many as there are.
+    fn plainly(&self, from: &[S], out: &mut [T]);
+
+    /// Whole lines of them, past the caches, to where a line begins.
+    fn past_cache(&self, from: &[S], out: &mut [u8]);
+
+    /// One line of them, which may have to be made.
+    fn line<'a>(&self, from: &'a [S], room: &'a mut [u8; LINE]) -> &'a [u8; LINE] {
+        self.plainly(from, bytemuck::cast_slice_mut(room));
+        room
+    }
 }
 
-impl<'a> Lines<'a> {
-    /// Padding is one number again and again, of 1, 2, 4 or 8 bytes. Only whole numbers of that size are written, to an
-    /// address that it divides.
-    pub(crate) fn new(out: &'a mut [u8], padding: &[u8]) -> Self {
-        let before = out.as_ptr().align_offset(LINE);
-        debug_assert!(before.is_multiple_of(padding.len()), "memory that begins in the midst of a number");
-        let (head, out) = out.split_at_mut(before.min(out.len()));
-        let mut line = Line([0; LINE]);
-        line.0.chunks_exact_mut(padding.len()).for_each(|place| place.copy_from_slice(padding));
-        Self { head, out, line, held: 0, padding: line }
+/// They are as they shall be.
+pub(crate) struct Same;
+
+impl<T: Pod> Convert<T, T> for Same {
+    fn plainly(&self, from: &[T], out: &mut [T]) {
+        out.copy_from_slice(from);
     }
 
-    /// Writes numbers, each of which becomes `each` bytes. `past` writes whole lines past the caches, `plainly` what is less than
-    /// a line. Before some are read, `reads` is told how many bytes: what it does with them meanwhile, the stores hide.
+    fn past_cache(&self, from: &[T], out: &mut [u8]) {
+        wide::write(bytemuck::cast_slice(from).as_chunks().0.iter(), out);
+    }
+
+    fn line<'a>(&self, from: &'a [T], room: &'a mut [u8; LINE]) -> &'a [u8; LINE] {
+        bytemuck::cast_slice(from).first_chunk().unwrap_or(room)
+    }
+}
+
+/// Half precision to single.
+pub(crate) struct Widened;
+
+impl Convert<f16, f32> for Widened {
+    fn plainly(&self, from: &[f16], out: &mut [f32]) {
+        simd::from_f16(from, out);
+    }
+
+    fn past_cache(&self, from: &[f16], out: &mut [u8]) {
+        if !wide::from_f16(from, out) {
+            By(simd::from_f16).past_cache(from, out);
+        }
+    }
+}
+
+/// By a function.
+pub(crate) struct By<F>(pub(crate) F);
+
+impl<S, T: Pod, F: Fn(&[S], &mut [T])> Convert<S, T> for By<F> {
+    fn plainly(&self, from: &[S], out: &mut [T]) {
+        self.0(from, out);
+    }
+
+    fn past_cache(&self, from: &[S], out: &mut [u8]) {
+        const COUNT: usize = SOME_BYTES / 2;
+        let mut room = [T::zeroed(); COUNT];
+        for (from, out) in from.chunks(COUNT).zip(out.chunks_mut(COUNT * size_of::<T>())) {
+            let room = &mut room[..from.len()];
+            self.0(from, room);
+            Same.past_cache(room, out);
+        }
+    }
+}
+
+/// A row: stretches of numbers, each with padding behind it.
+#[derive(Clone, Copy)]
+pub(crate) struct Row<T> {
+    /// The numbers of a stretch.
+    pub(crate) stretch: usize,
+    /// The same with its padding; one at least.
+    pub(crate) whole: usize,
+    /// What padding is.
+    pub(crate) fill: T,
+}
+
+impl<T: Pod> Row<T> {
+    /// Writes the row past the caches, to an address that a number may have. Before some numbers are read, `reads` is told of how
+    /// many bytes: what it does with them, the stores hide.
     pub(crate) fn write<S>(
-        &mut self,
-        numbers: &[S],
-        each: usize,
-        past: impl Fn(&[S], &mut [u8]),
-        plainly: impl Fn(&[S], &mut [u8]),
+        self,
+        data: &[S],
+        out: &mut [u8],
+        convert: &impl Convert<S, T>,
         reads: &mut dyn FnMut(usize),
     ) {
-        let (first, rest) = numbers.split_at((self.until_line() / each).min(numbers.len()));
-        let (whole, last) = rest.split_at(rest.len() * each / LINE * LINE / each);
-        reads(size_of_val(first));
-        self.part_of_line(first.len() * each, |out| plainly(first, out));
-        for some in whole.chunks(SOME_BYTES / each) {
-            reads(size_of_val(some));
-            past(some, self.advance(some.len() * each));
-        }
-        reads(size_of_val(last));
-        self.part_of_line(last.len() * each, |out| plainly(last, out));
-    }
-
-    /// Writes so many bytes of padding.
-    pub(crate) fn pad(&mut self, bytes: usize) {
-        let padding = self.padding;
-        let first = self.until_line().min(bytes);
-        // Any whole number of it is like any other.
-        self.part_of_line(first, |out| out.copy_from_slice(&padding.0[..first]));
-        let whole = (bytes - first) / LINE * LINE;
-        wide::write(std::iter::repeat(&padding.0), self.advance(whole));
-        let last = bytes - first - whole;
-        self.part_of_line(last, |out| out.copy_from_slice(&padding.0[..last]));
-    }
-
-    /// What is held back of the last line is written, and all of it is seen by whoever is told of it from here on.
-    pub(crate) fn done(self) {
-        self.out[..self.held].copy_from_slice(&self.line.0[..self.held]);
+        let each = size_of::<T>();
+        let all = out.len() / each / self.whole * self.whole;
+        // Without padding, it is one stretch.
+        let row = if self.stretch == self.whole { Self { stretch: all, whole: all, ..self } } else { self };
+        let out = &mut out[..all * each];
+        // What comes before the first whole line, and behind the last.
+        let head = (out.as_ptr().align_offset(LINE) / each).min(all);
+        let lines = (all - head) * each / LINE;
+        let tail = head + lines * LINE / each;
+        row.ordinary(0..head, data, &mut out[..head * each], convert, reads);
+        row.lines(head, data, &mut out[head * each..tail * each], convert, reads);
+        row.ordinary(tail..all, data, &mut out[tail * each..], convert, reads);
         wide::done();
     }
 
-    /// How many bytes there are until a line begins.
-    fn until_line(&self) -> usize {
-        if self.head.is_empty() { (LINE - self.held) % LINE } else { self.head.len() }
-    }
-
-    /// A few bytes, that do not go beyond the line.
-    fn part_of_line(&mut self, bytes: usize, write: impl FnOnce(&mut [u8])) {
-        if bytes == 0 {
-            return;
+    /// Whole lines, from a place in the row on.
+    fn lines<S>(
+        self,
+        from: usize,
+        data: &[S],
+        out: &mut [u8],
+        convert: &impl Convert<S, T>,
+        reads: &mut dyn FnMut(usize),
+    ) {
+        let Self { stretch, whole, fill } = self;
+        let each = size_of::<T>();
+        let of_line = LINE / each;
+        let mut padding = Line([0; LINE]);
+        bytemuck::cast_slice_mut(&mut padding.0).fill(fill);
+        let mut room = Line([0; LINE]);
+        let (end, mut at) = (from + out.len() / each, from);
+        let place = |at: usize, lines: usize| (at - from) * each..(at - from) * each + lines * LINE;
+        for number in from / whole.max(1).. {
+            if at >= end {
+                break;
+            }
+            // Where its numbers begin, where they end, and where its padding does.
+            let begin = number * whole;
+            let (data_end, next) = (begin + stretch, begin + whole);
+            let source = |at: usize| number * stretch + (at - begin);
+            let mut left = (data_end.min(end).saturating_sub(at)) / of_line;
+            while left > 0 {
+                let lines = left.min(SOME_BYTES / LINE);
+                let some = &data[source(at)..][..lines * of_line];
+                reads(size_of_val(some));
+                convert.past_cache(some, &mut out[place(at, lines)]);
+                (at, left) = (at + lines * of_line, left - lines);
+            }
+            if at < data_end && at < end {
+                // Numbers, and then padding. The numbers behind these are the next stretch's, and are covered.
+                let some = data.get(source(at)..source(at) + of_line).filter(|_| at + of_line <= next);
+                let out = &mut out[place(at, 1)];
+                if let Some(some) = some {
+                    reads((data_end - at) * size_of::<S>());
+                    wide::join(convert.line(some, &mut room.0), &padding.0, (data_end - at) * each, out);
+                } else {
+                    self.ordinary(at..at + of_line, data, &mut room.0, convert, reads);
+                    wide::write(std::iter::once(&room.0), out);
+                }
+                at += of_line;
+            }
+            let lines = (next.min(end).saturating_sub(at)) / of_line;
+            wide::write(std::iter::repeat(&padding.0), &mut out[place(at, lines)]);
+            at += lines * of_line;
+            if at < next && at < end {
+                // Padding, and then numbers. Those before these are the last stretch's.
+                let first = (number + 1) * stretch;
+                let some = first.checked_sub(next - at).and_then(|first| data.get(first..first + of_line));
+                let out = &mut out[place(at, 1)];
+                if let Some(some) = some.filter(|_| at + of_line <= next + stretch) {
+                    reads((at + of_line - next) * size_of::<S>());
+                    wide::join(&padding.0, convert.line(some, &mut room.0), (next - at) * each, out);
+                } else {
+                    self.ordinary(at..at + of_line, data, &mut room.0, convert, reads);
+                    wide::write(std::iter::once(&room.0), out);
+                }
+                at += of_line;
+            }
         }
-        if !self.head.is_empty() {
-            let (now, later) = std::mem::take(&mut self.head).split_at_mut(bytes);
-            self.head = later;
-            return write(now);
+    }
+
+    /// A part of the row, by ordinary stores.
+    fn ordinary<S>(
+        self,
+        part: Range<usize>,
+        data: &[S],
+        out: &mut [u8],
+        convert: &impl Convert<S, T>,
+        reads: &mut dyn FnMut(usize),
+    ) {
+        let mut out: &mut [T] = bytemuck::cast_slice_mut(out);
+        let mut at = part.start;
+        while at < part.end {
+            let (number, within) = (at / self.whole, at % self.whole);
+            let numbers = self.stretch.saturating_sub(within);
+            let count = (part.end - at).min(if numbers > 0 { numbers } else { self.whole - within });
+            let (now, later) = out.split_at_mut(count);
+            if numbers > 0 {
+                let some = &data[number * self.stretch + within..][..count];
+                reads(size_of_val(some));
+                convert.plainly(some, now);
+            } else {
+                now.fill(self.fill);
+            }
+            (out, at) = (later, at + count);
         }
-        write(&mut self.line.0[self.held..self.held + bytes]);
-        self.held += bytes;
-        if self.held == LINE {
-            self.held = 0;
-            let line = self.line;
-            wide::write(std::iter::once(&line.0), self.advance(LINE));
-        }
-    }
-
-    /// The next bytes, which are whole lines.
-    fn advance(&mut self, bytes: usize) -> &'a mut [u8] {
-        let (now, later) = std::mem::take(&mut self.out).split_at_mut(bytes);
-        self.out = later;
-        now
-    }
-}
-
-/// Copies whole lines, to where a line begins. Both have the same length.
-pub(crate) fn copy(from: &[u8], out: &mut [u8]) {
-    wide::write(from.as_chunks().0.iter(), out);
-}
-
-/// Half precision to single, in whole lines, to where a line begins.
-pub(crate) fn from_f16(numbers: &[half::f16], out: &mut [u8]) {
-    if !wide::from_f16(numbers, out) {
-        converted(numbers, out, 0.0, simd::from_f16);
-    }
-}
-
-/// Numbers that are converted before they are copied, in whole lines, to where a line begins.
-pub(crate) fn converted<S, T: bytemuck::Pod>(
-    numbers: &[S],
-    out: &mut [u8],
-    any: T,
-    convert: impl Fn(&[S], &mut [T]),
-) {
-    const COUNT: usize = SOME_BYTES / 2;
-    let mut some = [any; COUNT];
-    let each = size_of::<T>();
-    for (numbers, out) in numbers.chunks(COUNT).zip(out.chunks_mut(COUNT * each)) {
-        let some = &mut some[..numbers.len()];
-        convert(numbers, some);
-        copy(bytemuck::cast_slice(some), out);
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 mod wide {
     use std::arch::x86_64::{
-        __m256i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128, _mm256_cvtph_ps, _mm256_loadu_si256,
-        _mm256_stream_ps, _mm256_stream_si256,
+        __m256i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128, _mm256_blendv_epi8, _mm256_cvtph_ps,
+        _mm256_loadu_si256, _mm256_stream_ps, _mm256_stream_si256,
     };
 
     use super::LINE;
@@ -186,6 +262,47 @@ mod wide {
                 _mm256_stream_si256(out, halves.0);
                 _mm256_stream_si256(out.add(1), halves.1);
             }
+        }
+    }
+
+    /// A line that has so many bytes of one and the rest of another, each at its place.
+    pub(super) fn join(first: &[u8; LINE], second: &[u8; LINE], split: usize, out: &mut [u8]) {
+        debug_assert!(out.as_ptr().align_offset(LINE) == 0 && out.len() == LINE && split <= LINE, "one line");
+        if is_x86_feature_detected!("avx2")
+            && let Some(out) = out.first_chunk_mut()
+            && let Some(mask) = MASK.get(LINE - split..).and_then(|mask| mask.first_chunk())
+        {
+            // SAFETY: this processor has the instructions; the line begins where lines do.
+            return unsafe { join_halves([first, second, mask], out) };
+        }
+        let mut line = *second;
+        line[..split].copy_from_slice(&first[..split]);
+        write(std::iter::once(&line), out);
+    }
+
+    /// Where it is 255, a byte is the first's.
+    static MASK: [u8; 2 * LINE] = {
+        let mut mask = [0; 2 * LINE];
+        let mut at = 0;
+        while at < LINE {
+            mask[at] = 255;
+            at += 1;
+        }
+        mask
+    };
+
+    /// # Safety
+    /// `out` begins where a line does.
+    #[target_feature(enable = "avx2")]
+    unsafe fn join_halves([first, second, mask]: [&[u8; LINE]; 3], out: &mut [u8; LINE]) {
+        let half = |line: &[u8; LINE], at: usize| {
+            // SAFETY: a line has two halves.
+            unsafe { _mm256_loadu_si256(line.as_ptr().cast::<__m256i>().add(at)) }
+        };
+        for at in 0..2 {
+            let joined = _mm256_blendv_epi8(half(second, at), half(first, at), half(mask, at));
+            // SAFETY: a line has two halves, and the caller answers for where it begins.
+            unsafe { _mm256_stream_si256(out.as_mut_ptr().cast::<__m256i>().add(at), joined) };
         }
     }
 
@@ -231,6 +348,11 @@ mod wide {
         out.as_chunks_mut::<LINE>().0.iter_mut().zip(from).for_each(|(out, from)| *out = *from);
     }
 
+    pub(super) fn join(first: &[u8; LINE], second: &[u8; LINE], split: usize, out: &mut [u8]) {
+        out[..split].copy_from_slice(&first[..split]);
+        out[split..].copy_from_slice(&second[split..]);
+    }
+
     pub(super) fn from_f16(_numbers: &[half::f16], _out: &mut [u8]) -> bool {
         false
     }
@@ -244,62 +366,56 @@ mod tests {
 
     use super::*;
 
+    /// Writes a row whose first number is so many behind the beginning of a line, and compares it, and what lies around it.
+    fn is_written<S: Copy, T: Pod + PartialEq + std::fmt::Debug>(
+        (from, count): (usize, usize),
+        row: Row<T>,
+        data: &[S],
+        convert: &impl Convert<S, T>,
+        one: impl Fn(S) -> T,
+    ) -> Result<(), TestCaseError> {
+        let mut lines = vec![Line([7; LINE]); (from + count * row.whole) * size_of::<T>() / LINE + 2];
+        let bytes = lines.len() * LINE;
+        // SAFETY: lines are bytes, one behind the other.
+        let memory = unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast::<u8>(), bytes) };
+        let memory: &mut [T] = bytemuck::cast_slice_mut(memory);
+        let mut expected = memory.to_vec();
+        for number in 0..count {
+            let place = &mut expected[from + number * row.whole..][..row.whole];
+            place.fill(row.fill);
+            let data = &data[number * row.stretch..][..row.stretch];
+            place.iter_mut().zip(data).for_each(|(place, number)| *place = one(*number));
+        }
+        let mut read = 0;
+        let out = bytemuck::cast_slice_mut(&mut memory[from..from + count * row.whole]);
+        row.write(data, out, convert, &mut |bytes| read += bytes);
+        prop_assert_eq!(&*memory, expected.as_slice());
+        prop_assert_eq!(read, count * row.stretch * size_of::<S>());
+        Ok(())
+    }
+
     proptest! {
         #[test]
         fn it_writes_what_ordinary_stores_write(
-            from in 0_usize..80,
-            width in 0_u32..4,
-            pieces in prop::collection::vec((0_usize..300, any::<bool>()), 0..12),
-            byte: u8,
+            from in 0_usize..40,
+            count in 0_usize..9,
+            stretch in prop_oneof![0_usize..40, 0_usize..700],
+            padding in prop_oneof![Just(0_usize), 1_usize..40, 1_usize..500],
+            seed: u16,
         ) {
-            let width = 1 << width;
-            let whole = |bytes: usize| bytes / width * width;
-            let number: Vec<u8> = (0..width as u8).map(|at| byte.wrapping_add(at)).collect();
-            let from = whole(from);
-            let to = from + pieces.iter().map(|(bytes, _)| whole(*bytes)).sum::<usize>();
-            // Of numbers, so that it begins where one may.
-            let mut memory = vec![0x0707_0707_0707_0707_u64; 600];
-            let out: &mut [u8] = bytemuck::cast_slice_mut(&mut memory);
-            let mut expected = out.to_vec();
-            let (mut lines, mut at, mut read, mut copied) = (Lines::new(&mut out[from..to], &number), from, 0, 0);
-            for (bytes, copies) in &pieces {
-                let place = &mut expected[at..at + whole(*bytes)];
-                if *copies {
-                    place.iter_mut().enumerate().for_each(|(at, out)| *out = at as u8 ^ byte);
-                    let plainly = |from: &[u8], out: &mut [u8]| out.copy_from_slice(from);
-                    lines.write(place, 1, copy, plainly, &mut |bytes| read += bytes);
-                    copied += place.len();
-                } else {
-                    place.chunks_exact_mut(width).for_each(|place| place.copy_from_slice(&number));
-                    lines.pad(place.len());
-                }
-                at += place.len();
-            }
-            lines.done();
-            prop_assert_eq!(&*out, expected.as_slice());
-            prop_assert_eq!(read, copied);
-        }
-
-        #[test]
-        fn numbers_that_are_converted_are_what_they_are_one_by_one(
-            from in 0_usize..20,
-            numbers in prop::collection::vec(any::<u16>().prop_map(half::f16::from_bits), 0..2000),
-            by_instruction: bool,
-        ) {
-            let mut memory = vec![0.0_f32; 2100];
-            let out = &mut memory[from..from + numbers.len()];
-            let mut lines = Lines::new(bytemuck::cast_slice_mut(out), &[0; 4]);
-            let plainly = |numbers: &[half::f16], out: &mut [u8]| simd::from_f16(numbers, bytemuck::cast_slice_mut(out));
-            if by_instruction {
-                lines.write(&numbers, 4, from_f16, plainly, &mut |_| {});
-            } else {
-                let past = |numbers: &[half::f16], out: &mut [u8]| converted(numbers, out, 0.0, simd::from_f16);
-                lines.write(&numbers, 4, past, plainly, &mut |_| {});
-            }
-            lines.done();
-            for (out, number) in out.iter().zip(&numbers) {
-                prop_assert!(*out == number.to_f32() || (out.is_nan() && number.is_nan()));
-            }
+            let whole = (stretch + padding).max(1);
+            let stretch = stretch.min(whole);
+            // Numbers, all of which are what they are in half precision.
+            let number = |at: usize| ((at * 37 + usize::from(seed)) % 2048) as f32;
+            let single: Vec<f32> = (0..count * stretch).map(number).collect();
+            let half: Vec<f16> = single.iter().map(|number| f16::from_f32(*number)).collect();
+            let (row, narrow) = (Row { stretch, whole, fill: 0.3_f32 }, Row { stretch, whole, fill: f16::ONE });
+            is_written((from, count), row, &single, &Same, |number| number)?;
+            is_written((from, count), narrow, &half, &Same, |number| number)?;
+            is_written((from, count), row, &half, &Widened, f16::to_f32)?;
+            is_written((from, count), row, &half, &By(simd::from_f16), f16::to_f32)?;
+            let bytes: Vec<u8> = single.iter().map(|number| *number as u8).collect();
+            is_written((from, count), Row { stretch, whole, fill: 9_u8 }, &bytes, &Same, |byte| byte)?;
         }
     }
 }

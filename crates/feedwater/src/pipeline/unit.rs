@@ -135,7 +135,7 @@ impl Unit {
             // Nothing is done to it any more: its numbers go from where they are kept into the row.
             let last =
                 keeper.stages == flow.stages.len() && flow.packed.is_none() && flow.collate.has_fixed();
-            match keeper.fetch(&mut sample, context, last) {
+            match keeper.fetch(&mut sample, context) {
                 Outcome::Found(kept) => {
                     done = keeper.stages;
                     if last && kept.field().is_some_and(|name| flow.collate.is_fixed(name)) {

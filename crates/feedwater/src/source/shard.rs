@@ -282,7 +282,7 @@ impl Source for Shards {
             sample.set(name.clone(), Media { path: path.clone(), place, window: None });
         }
         let mut numbers = Vec::new();
-        entry::read_numbers(&bytes[..fields.body], DType::F32, &mut numbers);
+        entry::read_numbers(&bytes[..fields.body], DType::F32, &mut numbers, &mut |_| {});
         fields.into_sample(&mut sample, numbers);
         Ok(sample)
     }
