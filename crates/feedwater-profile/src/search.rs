@@ -135,10 +135,14 @@ pub fn search<E>(
     }
     let mut last = finalists(space, &rows);
     if last.len() > 1 {
-        last.iter().for_each(|at| rows[*at].rates.clear());
+        for at in &last {
+            rows[*at].rates.clear();
+        }
         for _ in 0..LONG_ROUNDS {
             by_turns(&mut rows, &last, 1, |point| probe(point, LONG))?;
-            last.iter().for_each(|at| rows[*at].long_runs += 1);
+            for at in &last {
+                rows[*at].long_runs += 1;
+            }
             let rate = |at: &usize| rows[*at].measured.unwrap_or(0.0);
             let best = last.iter().map(rate).fold(0.0, f64::max);
             last.retain(|at| rate(at) >= best * CLOSE_IN_LONG);
@@ -192,10 +196,11 @@ impl Row {
     }
 }
 
-/// The plainest of those that were tried, for long if any were, and are as good as the best.
+/// The plainest of those that were tried, for longest if any were for long, and are as good as the best.
 fn chosen(rows: &[Row]) -> usize {
-    let long = rows.iter().any(|row| row.long_runs > 0);
-    let rate = |row: &Row| row.measured.filter(|_| !long || row.long_runs > 0);
+    // Those that were dropped on the way ran at other times.
+    let most = rows.iter().map(|row| row.long_runs).max().unwrap_or(0);
+    let rate = |row: &Row| row.measured.filter(|_| row.long_runs == most);
     let best = rows.iter().filter_map(rate).fold(0.0, f64::max);
     let good = (0..rows.len()).filter(|at| rate(&rows[*at]).is_some_and(|rate| rate >= best * AS_GOOD));
     good.min_by_key(|at| rows[*at].point.asks()).unwrap_or(0)
@@ -226,7 +231,12 @@ fn finalists(space: &Space, rows: &[Row]) -> Vec<usize> {
 fn predicted(space: &Space, base: &Point, first: &Record) -> Vec<Row> {
     let facts = Facts::of(first).ok();
     let now = rate(first).max(1e-9);
-    let gain = |wish: &Wish| Some(facts.as_ref()?.predict(wish)?.samples_per_second / now);
+    // What is predicted is of steps that are alike, without the edges of epochs; so is what it is compared with.
+    let alike = |facts: &Facts| facts.steps.mean.rows * 1e9 / facts.steps.mean.wall_nanos.max(1.0);
+    let gain = |wish: &Wish| {
+        let facts = facts.as_ref()?;
+        Some(facts.predict(wish)?.samples_per_second / alike(facts).max(1e-9))
+    };
     // No faster than the accelerator, however many changes there are.
     let mean = facts.as_ref().map(|facts| facts.steps.mean).filter(|mean| mean.busy_nanos > 0.0);
     let ceiling = mean.map_or(f64::INFINITY, |mean| mean.rows * 1e9 / mean.busy_nanos);
@@ -321,4 +331,25 @@ fn beside<T: Copy + PartialEq>(list: &[T], here: &T) -> Vec<T> {
     let Some(at) = list.iter().position(|item| item == here) else { return Vec::new() };
     let after = list.get(at + 1).copied();
     at.checked_sub(1).and_then(|before| list.get(before)).copied().into_iter().chain(after).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_dropped_on_the_way_does_not_come_back_when_the_machine_slows_down() {
+        let row = |threads, rates: &[f64], long_runs| {
+            let point =
+                Point { threads, prefetch: 4, batch_size: 8, buckets: false, half: false, cache: false };
+            let mut row = Row { long_runs, ..Row::new(point, None) };
+            for rate in rates {
+                row.note(*rate);
+            }
+            row
+        };
+        // Two threads were dropped when four had 100; then everything became slower.
+        let rows = [row(4, &[100.0, 90.0, 92.0], 3), row(2, &[94.0], 1), row(1, &[120.0], 0)];
+        assert_eq!(rows[chosen(&rows)].point.threads, 4);
+    }
 }

@@ -35,12 +35,22 @@ pub(crate) enum Numbers<'a> {
     BF16(&'a [bf16]),
 }
 
+impl Numbers<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::F32(numbers) => numbers.len(),
+            Self::F16(numbers) => numbers.len(),
+            Self::BF16(numbers) => numbers.len(),
+        }
+    }
+}
+
 /// A field's numbers that are not in the sample.
 pub(crate) struct Apart<'a> {
     pub(crate) name: &'a str,
     pub(crate) numbers: Numbers<'a>,
-    /// Told how many bytes of them are read next.
-    pub(crate) reads: &'a mut dyn FnMut(usize),
+    /// Told how many bytes of them have been read.
+    pub(crate) read: &'a mut dyn FnMut(usize),
 }
 
 /// A batch that is being filled.
@@ -105,13 +115,18 @@ impl Collate {
                     fixed.name, tensor.shape, fixed.shape
                 )));
             }
+            let count = match &apart {
+                Some(apart) if apart.name == fixed.name => apart.numbers.len(),
+                _ => tensor.data.len(),
+            };
+            has_all(fixed.name, count, tensor)?;
             let row_bytes = fixed.shape.iter().product::<usize>() * self.batch.dtype.bytes();
             // SAFETY: the caller places each row once; nobody looks at the whole before all rows are placed.
             let out = unsafe { memory.part_mut(row * row_bytes, row_bytes) };
             let into = Into { shape: &fixed.shape, dtype: self.batch.dtype, all_bytes: memory.len() };
             match &mut apart {
                 Some(apart) if apart.name == fixed.name => {
-                    write_row(tensor, apart.numbers, into, apart.reads, out);
+                    write_row(tensor, apart.numbers, into, apart.read, out);
                 }
                 _ => {
                     write_row(tensor, Numbers::F32(&tensor.data), into, &mut |_| {}, out);
@@ -125,6 +140,11 @@ impl Collate {
                     "`{name}` is {} when the batch is made; add `.decode(…)` to the pipeline",
                     value.kind()
                 )));
+            }
+            if let Value::Tensor(tensor) = value
+                && !self.is_fixed(name)
+            {
+                has_all(name, tensor.data.len(), tensor)?;
             }
             if let Some(length) = padded_length(value)
                 && self.batch.pad_of(batch_name(name)).length(length).is_none()
@@ -147,7 +167,8 @@ impl Collate {
             let Some(sample) = row else { continue };
             let fault = lead.fields().find_map(|(name, value)| match (value, sample.get(name)) {
                 (Value::Tensor(lead), Some(Value::Tensor(tensor)))
-                    if !same_but(&tensor.shape, &lead.shape, lead.pad_axis) =>
+                    if tensor.pad_axis != lead.pad_axis
+                        || !same_but(&tensor.shape, &lead.shape, lead.pad_axis) =>
                 {
                     Some(Fault::new(format!(
                         "`{name}` has the shape {:?}, which cannot be padded to travel with {:?}",
@@ -399,6 +420,14 @@ fn padded_length(value: &Value) -> Option<usize> {
     }
 }
 
+/// Whether there are as many numbers as the shape says.
+fn has_all(name: &str, count: usize, tensor: &Tensor) -> Result<(), Fault> {
+    if count == tensor.shape.iter().product::<usize>() {
+        return Ok(());
+    }
+    Err(Fault::new(format!("`{name}` has {count} numbers, and the shape {:?}", tensor.shape)))
+}
+
 fn same_but(shape: &[usize], row: &[usize], axis: usize) -> bool {
     shape.len() == row.len() && shape.iter().zip(row).enumerate().all(|(at, (a, b))| at == axis || a == b)
 }
@@ -412,8 +441,8 @@ struct Into<'a> {
     all_bytes: usize,
 }
 
-/// Writes a tensor into a row, padding one axis. `reads` is told how many bytes of the numbers are read next.
-fn write_row(tensor: &Tensor, numbers: Numbers, into: Into, reads: &mut dyn FnMut(usize), out: &mut [u8]) {
+/// Writes a tensor into a row, padding one axis. `read` is told how many bytes of the numbers have been read.
+fn write_row(tensor: &Tensor, numbers: Numbers, into: Into, read: &mut dyn FnMut(usize), out: &mut [u8]) {
     // With the padded axis at `a`, the row is `before` stretches, each of `length · after` numbers and then padding.
     let after: usize = into.shape[tensor.pad_axis + 1..].iter().product();
     let row = Row {
@@ -428,30 +457,30 @@ fn write_row(tensor: &Tensor, numbers: Numbers, into: Into, reads: &mut dyn FnMu
     let fill = tensor.fill;
     let (half, brief) = (f16::from_f32(fill), bf16::from_f32(fill));
     match (into.dtype, numbers) {
-        (DType::F32, Numbers::F32(data)) => row.write(data, fill, out, &Same, reads),
-        (DType::F16, Numbers::F16(data)) => row.write(data, half, out, &Same, reads),
-        (DType::BF16, Numbers::BF16(data)) => row.write(data, brief, out, &Same, reads),
-        (DType::F32, Numbers::F16(data)) => row.write(data, fill, out, &Widened, reads),
-        (DType::F32, Numbers::BF16(data)) => row.write(data, fill, out, &By(simd::from_bf16), reads),
+        (DType::F32, Numbers::F32(data)) => row.write(data, fill, out, &Same, read),
+        (DType::F16, Numbers::F16(data)) => row.write(data, half, out, &Same, read),
+        (DType::BF16, Numbers::BF16(data)) => row.write(data, brief, out, &Same, read),
+        (DType::F32, Numbers::F16(data)) => row.write(data, fill, out, &Widened, read),
+        (DType::F32, Numbers::BF16(data)) => row.write(data, fill, out, &By(simd::from_bf16), read),
         (DType::F16, Numbers::F32(data)) => {
             let convert = |data: &[f32], out: &mut [f16]| out.convert_from_f32_slice(data);
-            row.write(data, half, out, &By(convert), reads);
+            row.write(data, half, out, &By(convert), read);
         }
         (DType::BF16, Numbers::F32(data)) => {
             let convert = |data: &[f32], out: &mut [bf16]| out.convert_from_f32_slice(data);
-            row.write(data, brief, out, &By(convert), reads);
+            row.write(data, brief, out, &By(convert), read);
         }
         (DType::F16, Numbers::BF16(data)) => {
             let convert = |data: &[bf16], out: &mut [f16]| {
                 out.iter_mut().zip(data).for_each(|(out, number)| *out = f16::from_f32(number.to_f32()));
             };
-            row.write(data, half, out, &By(convert), reads);
+            row.write(data, half, out, &By(convert), read);
         }
         (DType::BF16, Numbers::F16(data)) => {
             let convert = |data: &[f16], out: &mut [bf16]| {
                 out.iter_mut().zip(data).for_each(|(out, number)| *out = bf16::from_f32(number.to_f32()));
             };
-            row.write(data, brief, out, &By(convert), reads);
+            row.write(data, brief, out, &By(convert), read);
         }
         (DType::I64, _) => unreachable!("features are never integers: refused when the pipeline was built"),
     }
@@ -472,19 +501,19 @@ impl Row {
         fill: T,
         out: &mut [u8],
         convert: &impl Convert<S, T>,
-        reads: &mut dyn FnMut(usize),
+        read: &mut dyn FnMut(usize),
     ) {
         let Self { stretch, whole, past_cache } = self;
         if past_cache {
-            return stream::Row { stretch, whole, fill }.write(data, out, convert, reads);
+            return stream::Row { stretch, whole, fill }.write(data, out, convert, read);
         }
         // A tensor without numbers has no stretches, yet its row has.
         let mut data = data.chunks_exact(stretch.max(1));
         for out in out.chunks_exact_mut(whole * size_of::<T>()) {
             let data = data.next().unwrap_or_default();
             let (numbers, padding) = bytemuck::cast_slice_mut(out).split_at_mut(data.len());
-            reads(size_of_val(data));
             convert.plainly(data, numbers);
+            read(size_of_val(data));
             // Padding is most of a batch of uneven lengths, and mostly zeros, which the C library writes faster than a loop.
             if bytemuck::bytes_of(&fill).iter().all(|byte| *byte == 0) {
                 bytemuck::cast_slice_mut::<T, u8>(padding).fill(0);

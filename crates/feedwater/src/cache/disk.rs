@@ -432,7 +432,7 @@ impl Shard {
         if index.size().unwrap_or(0) == 0 {
             return Err(None);
         }
-        let head = shard::read_head(&index).ok_or(Some("the head of its index is damaged"))?;
+        let head = shard::read_head(&index).ok_or_else(|| Some(shard::why_not(&index)))?;
         if head.chain != chain.hash || shard::name(chain, head.shard) != name {
             return Err(Some("its index is another's"));
         }

@@ -152,18 +152,18 @@ fn width(dtype: DType) -> usize {
     if matches!(dtype, DType::F16 | DType::BF16) { 2 } else { 4 }
 }
 
-/// Numbers as they are computed with. `bytes` are of whole numbers; before some are read, `reads` is told how many.
-pub(crate) fn read_numbers(bytes: &[u8], dtype: DType, into: &mut Vec<f32>, reads: &mut dyn FnMut(usize)) {
-    /// They stay in the nearest cache from when `reads` looks at them.
+/// Numbers as they are computed with. `bytes` are of whole numbers; when some have been read, `read` is told how many.
+pub(crate) fn read_numbers(bytes: &[u8], dtype: DType, into: &mut Vec<f32>, read: &mut dyn FnMut(usize)) {
+    /// They stay in the nearest cache until `read` looks at them.
     const SOME: usize = 1024;
     into.resize(bytes.len() / width(dtype), 0.0);
     for (bytes, into) in bytes.chunks(SOME * width(dtype)).zip(into.chunks_mut(SOME)) {
-        reads(bytes.len());
         match dtype {
             DType::F16 => simd::from_f16(&aligned(bytes), into),
             DType::BF16 => simd::from_bf16(&aligned(bytes), into),
             DType::F32 | DType::I64 => bytemuck::cast_slice_mut(into).copy_from_slice(bytes),
         }
+        read(bytes.len());
     }
 }
 

@@ -116,7 +116,7 @@ fn verify_shard(folder: &Path, name: &str, verified: &mut Verified, keys: &mut K
             return Ok(());
         }
     };
-    let head = shard::read_head(&index).ok_or("the head of its index is damaged")?;
+    let head = shard::read_head(&index).ok_or_else(|| shard::why_not(&index))?;
     if !shard::belongs(&data, head.shard) {
         return Err("its data are damaged, or another's".to_owned());
     }

@@ -183,7 +183,7 @@ impl Keeper {
         self.hits.fetch_sub(1, Relaxed);
     }
 
-    /// An entry; nothing where it is not there, or not whole as far as that is known already ([`Bytes::is_whole`]).
+    /// An entry; nothing where it is not there, or not whole as far as that is known already ([`Bytes::used`]).
     fn read(&self, key: Key, context: &Context) -> Option<Bytes> {
         let bytes = match &self.store {
             Store::Disk(shards) => {
@@ -388,8 +388,8 @@ impl Kept {
             }
             bytes => {
                 let mut numbers = context.floats();
-                let ((), whole) = bytes.used(|bytes, reads| {
-                    entry::read_numbers(&bytes[..body], self.dtype, &mut numbers, reads);
+                let ((), whole) = bytes.used(|bytes, read| {
+                    entry::read_numbers(&bytes[..body], self.dtype, &mut numbers, read);
                 });
                 bytes.give_back(context);
                 (numbers, whole)
@@ -409,9 +409,9 @@ impl Kept {
         let Self { bytes, fields, dtype } = self;
         let (body, name) = (fields.body, fields.first_name().map(str::to_owned));
         fields.into_sample(sample, Vec::new());
-        let (done, whole) = bytes.used(|bytes, reads| {
+        let (done, whole) = bytes.used(|bytes, read| {
             let numbers = entry::numbers_of(&bytes[..body], dtype);
-            let apart = name.as_deref().map(|name| Apart { name, numbers: numbers.as_ref(), reads });
+            let apart = name.as_deref().map(|name| Apart { name, numbers: numbers.as_ref(), read });
             with(sample, apart)
         });
         bytes.give_back(context);

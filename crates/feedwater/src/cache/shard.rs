@@ -84,27 +84,30 @@ pub(crate) fn check(key: Key, entry: &[u8]) -> u64 {
     Checking::new(key, entry).finish()
 }
 
-/// The check of an entry, while it is used from its beginning to its end: block by block, so that whoever uses a block finds it in
-/// the nearest cache. Each block is hashed for itself, and the hash of one begins with all before it.
+/// The check of an entry, while it is used from its beginning to its end: block by block, when a block has been used and is in the
+/// nearest cache. (Not before: what is lost between a look and a use would be missed.) Each block is hashed for itself, and the hash
+/// of one begins with all before it.
 pub(crate) struct Checking<'a> {
     hash: u64,
     /// What has not been looked at.
     left: &'a [u8],
-    /// Bytes that were looked at and have not been used.
-    ahead: usize,
+    /// Of those, the bytes that have been used.
+    used: usize,
 }
 
 impl<'a> Checking<'a> {
     const BLOCK: usize = 1024;
 
     pub(crate) fn new(key: Key, entry: &'a [u8]) -> Self {
-        Self { hash: seed(key), left: entry, ahead: 0 }
+        Self { hash: seed(key), left: entry, used: 0 }
     }
 
-    /// So many bytes are used next.
+    /// So many bytes more have been used.
     pub(crate) fn uses(&mut self, bytes: usize) {
-        while self.ahead < bytes && self.next() {}
-        self.ahead = self.ahead.saturating_sub(bytes);
+        self.used += bytes;
+        while self.used >= Self::BLOCK && self.next() {
+            self.used -= Self::BLOCK;
+        }
     }
 
     /// Whether there was a block.
@@ -117,7 +120,7 @@ impl<'a> Checking<'a> {
         // before it are done. What is multiplied is odd, so two blocks or two beginnings that differ give two hashes that do.
         self.hash =
             (self.hash.rotate_left(29) ^ XxHash3_64::oneshot(block)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (self.left, self.ahead) = (left, self.ahead + block.len());
+        self.left = left;
         true
     }
 
@@ -189,6 +192,17 @@ pub(crate) struct Head {
     pub(crate) bytes: u64,
 }
 
+/// Why an index whose head cannot be read cannot be used.
+pub(crate) fn why_not(index: &dyn ReadAt) -> &'static str {
+    let mut begin = [0; 12];
+    let known = read_exact_at(index, &mut begin, 0).is_ok() && begin.starts_with(MAGIC);
+    if known && begin[8..] != VERSION.to_le_bytes() {
+        "it was written by another version of Feedwater"
+    } else {
+        "the head of its index is damaged"
+    }
+}
+
 /// The head of an index; nothing where it is damaged or of another version.
 pub(crate) fn read_head(index: &dyn ReadAt) -> Option<Head> {
     let mut fixed = [0; 64];
@@ -249,7 +263,9 @@ mod tests {
             uses in prop::collection::vec(0_usize..3000, 0..8),
         ) {
             let mut checking = Checking::new(key, &entry);
-            uses.into_iter().for_each(|bytes| checking.uses(bytes));
+            for bytes in uses {
+                checking.uses(bytes);
+            }
             prop_assert_eq!(checking.finish(), check(key, &entry));
         }
 
@@ -257,13 +273,13 @@ mod tests {
         fn an_entry_that_is_another_has_another_check(
             entry in prop::collection::vec(any::<u8>(), 2048..9000),
             key: u128,
-            (at, bit, other) in (any::<prop::sample::Index>(), 0..8, any::<prop::sample::Index>()),
+            (at, bit, other) in (any::<prop::sample::Index>(), 0_u32..8, any::<prop::sample::Index>()),
         ) {
             let right = check(key, &entry);
             prop_assert_ne!(check(key ^ 1, &entry), right);
             prop_assert_ne!(check(key, &entry[..entry.len() - 1]), right);
             let mut flipped = entry.clone();
-            flipped[at.index(entry.len())] ^= 1 << bit;
+            flipped[at.index(entry.len())] ^= 1_u8 << bit;
             prop_assert_ne!(check(key, &flipped), right);
             // Two blocks that changed places.
             let blocks = entry.len() / Checking::BLOCK;

@@ -105,14 +105,14 @@ pub(crate) struct Row<T> {
 }
 
 impl<T: Pod> Row<T> {
-    /// Writes the row past the caches, to an address that a number may have. Before some numbers are read, `reads` is told of how
-    /// many bytes: what it does with them, the stores hide.
+    /// Writes the row past the caches, to an address that a number may have. When some numbers have been read, `read` is told of how
+    /// many bytes: they are in the nearest cache, and what it does with them, the stores hide.
     pub(crate) fn write<S>(
         self,
         data: &[S],
         out: &mut [u8],
         convert: &impl Convert<S, T>,
-        reads: &mut dyn FnMut(usize),
+        read: &mut dyn FnMut(usize),
     ) {
         let each = size_of::<T>();
         let all = out.len() / each / self.whole * self.whole;
@@ -123,9 +123,9 @@ impl<T: Pod> Row<T> {
         let head = (out.as_ptr().align_offset(LINE) / each).min(all);
         let lines = (all - head) * each / LINE;
         let tail = head + lines * LINE / each;
-        row.ordinary(0..head, data, &mut out[..head * each], convert, reads);
-        row.lines(head, data, &mut out[head * each..tail * each], convert, reads);
-        row.ordinary(tail..all, data, &mut out[tail * each..], convert, reads);
+        row.ordinary(0..head, data, &mut out[..head * each], convert, read);
+        row.lines(head, data, &mut out[head * each..tail * each], convert, read);
+        row.ordinary(tail..all, data, &mut out[tail * each..], convert, read);
         wide::done();
     }
 
@@ -136,7 +136,7 @@ impl<T: Pod> Row<T> {
         data: &[S],
         out: &mut [u8],
         convert: &impl Convert<S, T>,
-        reads: &mut dyn FnMut(usize),
+        read: &mut dyn FnMut(usize),
     ) {
         let Self { stretch, whole, fill } = self;
         let each = size_of::<T>();
@@ -158,8 +158,8 @@ impl<T: Pod> Row<T> {
             while left > 0 {
                 let lines = left.min(SOME_BYTES / LINE);
                 let some = &data[source(at)..][..lines * of_line];
-                reads(size_of_val(some));
                 convert.past_cache(some, &mut out[place(at, lines)]);
+                read(size_of_val(some));
                 (at, left) = (at + lines * of_line, left - lines);
             }
             if at < data_end && at < end {
@@ -167,10 +167,10 @@ impl<T: Pod> Row<T> {
                 let some = data.get(source(at)..source(at) + of_line).filter(|_| at + of_line <= next);
                 let out = &mut out[place(at, 1)];
                 if let Some(some) = some {
-                    reads((data_end - at) * size_of::<S>());
                     wide::join(convert.line(some, &mut room.0), &padding.0, (data_end - at) * each, out);
+                    read((data_end - at) * size_of::<S>());
                 } else {
-                    self.ordinary(at..at + of_line, data, &mut room.0, convert, reads);
+                    self.ordinary(at..at + of_line, data, &mut room.0, convert, read);
                     wide::write(std::iter::once(&room.0), out);
                 }
                 at += of_line;
@@ -184,10 +184,10 @@ impl<T: Pod> Row<T> {
                 let some = first.checked_sub(next - at).and_then(|first| data.get(first..first + of_line));
                 let out = &mut out[place(at, 1)];
                 if let Some(some) = some.filter(|_| at + of_line <= next + stretch) {
-                    reads((at + of_line - next) * size_of::<S>());
                     wide::join(&padding.0, convert.line(some, &mut room.0), (next - at) * each, out);
+                    read((at + of_line - next) * size_of::<S>());
                 } else {
-                    self.ordinary(at..at + of_line, data, &mut room.0, convert, reads);
+                    self.ordinary(at..at + of_line, data, &mut room.0, convert, read);
                     wide::write(std::iter::once(&room.0), out);
                 }
                 at += of_line;
@@ -202,7 +202,7 @@ impl<T: Pod> Row<T> {
         data: &[S],
         out: &mut [u8],
         convert: &impl Convert<S, T>,
-        reads: &mut dyn FnMut(usize),
+        read: &mut dyn FnMut(usize),
     ) {
         let mut out: &mut [T] = bytemuck::cast_slice_mut(out);
         let mut at = part.start;
@@ -213,8 +213,8 @@ impl<T: Pod> Row<T> {
             let (now, later) = out.split_at_mut(count);
             if numbers > 0 {
                 let some = &data[number * self.stretch + within..][..count];
-                reads(size_of_val(some));
                 convert.plainly(some, now);
+                read(size_of_val(some));
             } else {
                 now.fill(self.fill);
             }
@@ -226,15 +226,18 @@ impl<T: Pod> Row<T> {
 #[cfg(target_arch = "x86_64")]
 mod wide {
     use std::arch::x86_64::{
-        __m256i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128, _mm256_blendv_epi8, _mm256_cvtph_ps,
+        _mm_loadu_si128, _mm_sfence, _mm_stream_si128, _mm256_blendv_epi8, _mm256_cvtph_ps,
         _mm256_loadu_si256, _mm256_stream_ps, _mm256_stream_si256,
     };
 
     use super::LINE;
 
+    /// The bytes of half a line, which a register has.
+    const HALF: usize = LINE / 2;
+
     /// Numbers of one line after the other, or of one again and again.
     pub(super) fn write<'a>(from: impl Iterator<Item = &'a [u8; LINE]>, out: &mut [u8]) {
-        debug_assert!(out.as_ptr().align_offset(LINE) == 0 && out.len().is_multiple_of(LINE), "whole lines");
+        assert!(out.as_ptr().align_offset(LINE) == 0 && out.len().is_multiple_of(LINE), "whole lines");
         let out = out.as_chunks_mut::<LINE>().0;
         if is_x86_feature_detected!("avx") {
             // SAFETY: this processor has the instructions; lines begin where lines do.
@@ -255,19 +258,19 @@ mod wide {
     #[target_feature(enable = "avx")]
     unsafe fn write_halves<'a>(from: impl Iterator<Item = &'a [u8; LINE]>, out: &mut [[u8; LINE]]) {
         for (from, out) in from.zip(out) {
-            let (from, out) = (from.as_ptr().cast::<__m256i>(), out.as_mut_ptr().cast::<__m256i>());
+            let (from, out) = (from.as_ptr(), out.as_mut_ptr());
             // SAFETY: both have two halves, and the caller answers for where those of `out` begin.
             unsafe {
-                let halves = (_mm256_loadu_si256(from), _mm256_loadu_si256(from.add(1)));
-                _mm256_stream_si256(out, halves.0);
-                _mm256_stream_si256(out.add(1), halves.1);
+                let halves = (_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(HALF).cast()));
+                _mm256_stream_si256(out.cast(), halves.0);
+                _mm256_stream_si256(out.add(HALF).cast(), halves.1);
             }
         }
     }
 
     /// A line that has so many bytes of one and the rest of another, each at its place.
     pub(super) fn join(first: &[u8; LINE], second: &[u8; LINE], split: usize, out: &mut [u8]) {
-        debug_assert!(out.as_ptr().align_offset(LINE) == 0 && out.len() == LINE && split <= LINE, "one line");
+        assert!(out.as_ptr().align_offset(LINE) == 0 && out.len() == LINE && split <= LINE, "one line");
         if is_x86_feature_detected!("avx2")
             && let Some(out) = out.first_chunk_mut()
             && let Some(mask) = MASK.get(LINE - split..).and_then(|mask| mask.first_chunk())
@@ -297,18 +300,18 @@ mod wide {
     unsafe fn join_halves([first, second, mask]: [&[u8; LINE]; 3], out: &mut [u8; LINE]) {
         let half = |line: &[u8; LINE], at: usize| {
             // SAFETY: a line has two halves.
-            unsafe { _mm256_loadu_si256(line.as_ptr().cast::<__m256i>().add(at)) }
+            unsafe { _mm256_loadu_si256(line.as_ptr().add(at).cast()) }
         };
-        for at in 0..2 {
+        for at in [0, HALF] {
             let joined = _mm256_blendv_epi8(half(second, at), half(first, at), half(mask, at));
             // SAFETY: a line has two halves, and the caller answers for where it begins.
-            unsafe { _mm256_stream_si256(out.as_mut_ptr().cast::<__m256i>().add(at), joined) };
+            unsafe { _mm256_stream_si256(out.as_mut_ptr().add(at).cast(), joined) };
         }
     }
 
     /// Whether it was done: with an instruction that most processors have.
     pub(super) fn from_f16(numbers: &[half::f16], out: &mut [u8]) -> bool {
-        debug_assert!(out.as_ptr().align_offset(LINE) == 0 && out.len().is_multiple_of(LINE), "whole lines");
+        assert!(out.as_ptr().align_offset(LINE) == 0 && out.len().is_multiple_of(LINE), "whole lines");
         let has = is_x86_feature_detected!("f16c") && is_x86_feature_detected!("avx");
         if has {
             // SAFETY: this processor has the instructions; lines begin where lines do.
@@ -322,13 +325,13 @@ mod wide {
     #[target_feature(enable = "avx,f16c")]
     unsafe fn from_f16_by_instruction(numbers: &[[half::f16; LINE / 4]], out: &mut [[u8; LINE]]) {
         for (numbers, out) in numbers.iter().zip(out) {
-            let (numbers, out) = (numbers.as_ptr(), out.as_mut_ptr().cast::<f32>());
+            let (numbers, out) = (numbers.as_ptr(), out.as_mut_ptr());
             // SAFETY: both have twice eight numbers, and the caller answers for where those of `out` begin.
             unsafe {
                 let first = _mm256_cvtph_ps(_mm_loadu_si128(numbers.cast()));
                 let last = _mm256_cvtph_ps(_mm_loadu_si128(numbers.add(8).cast()));
-                _mm256_stream_ps(out, first);
-                _mm256_stream_ps(out.add(8), last);
+                _mm256_stream_ps(out.cast(), first);
+                _mm256_stream_ps(out.add(HALF).cast(), last);
             }
         }
     }

@@ -205,7 +205,7 @@ impl Shards {
         }
         let at = u64::from_le_bytes(*at).min(last);
         let index = Section::new(file, at, last - at);
-        let head = shard::read_head(&index).ok_or("the head of its index is damaged")?;
+        let head = shard::read_head(&index).ok_or_else(|| shard::why_not(&index))?;
         if head.chain != chain().hash {
             return Err("it is no dataset".to_owned());
         }
