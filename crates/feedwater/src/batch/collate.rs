@@ -523,3 +523,38 @@ impl Row {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tensor(numbers: usize, shape: &[usize], pad_axis: usize) -> Tensor {
+        Tensor { data: vec![0.5; numbers], shape: shape.to_vec(), pad_axis, pad_to: 0, fill: 0.0 }
+    }
+
+    #[test]
+    fn a_tensor_that_has_fewer_numbers_than_it_says_is_a_bad_sample() {
+        let ring = Arc::new(Ring::new(Arc::new(Memory::new), 2));
+        let fixed = vec![Fixed { name: "x", shape: vec![2, 8] }];
+        let collate = Collate { batch: Batch::of(1), fixed, ring, buffers: Arc::default() };
+        for (name, numbers, said) in [
+            ("x", 12, None),
+            ("x", 11, Some("`x` has 11 numbers, and the shape [2, 6]")),
+            ("y", 11, Some("`y` has 11 numbers, and the shape [2, 6]")),
+        ] {
+            let mut sample = Sample::new("a").with("x", tensor(12, &[2, 6], 1));
+            sample.set(name, tensor(numbers, &[2, 6], 1));
+            let filling = collate.begin(1);
+            // SAFETY: one row, placed once.
+            let placed = unsafe { collate.place(&filling, 0, &mut sample, None) };
+            assert_eq!(placed.err().map(|fault| fault.reason).as_deref(), said);
+        }
+    }
+
+    #[test]
+    fn tensors_that_are_padded_along_different_axes_do_not_travel_together() {
+        let sample = |pad_axis| Some(Sample::new("a").with("x", tensor(9, &[3, 3], pad_axis)));
+        assert_eq!(Collate::part(&mut [sample(0), sample(0)]).len(), 0);
+        assert_eq!(Collate::part(&mut [sample(0), sample(1)]).len(), 1);
+    }
+}

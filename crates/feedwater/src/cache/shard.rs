@@ -10,7 +10,7 @@
 //! record  key 16 | offset 8 | length 4 | number 4 | check of the entry 8 | check of the record 8
 //! ```
 //!
-//! The check of an entry begins with its key, and that of a record with the shard and its place in it: entries or records
+//! The check of an entry is made of those of its blocks and begins with its key, and that of a record with the shard and its place in it: entries or records
 //! that changed places are found out too.
 
 use std::{
