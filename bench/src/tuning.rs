@@ -1,4 +1,4 @@
-//! Does it find the right setting by itself? Four workloads, each with every fixed setting of a grid, and with live tuning
+//! Does it find the right setting by itself? Six workloads, each with every fixed setting of a grid, and with live tuning
 //! that begins with the worst: one thread, one batch ahead. Then the same while, from half-way on, others want all cores.
 //!
 //! Busy is the share of a step in which the pretended accelerator works; of live tuning, after its first 30 steps.
@@ -36,37 +36,41 @@ struct Workload {
     extra: fn(u64) -> Extra,
 }
 
-#[derive(Clone, Copy)]
-enum Extra {
-    Nothing,
+#[derive(Clone, Copy, Default)]
+struct Extra {
     /// A core is busy.
-    Spin(Duration),
+    spin: Duration,
     /// A disk is.
-    Sleep(Duration),
+    sleep: Duration,
 }
 
-const WORKLOADS: [Workload; 4] = [
-    Workload { name: "cheap", step: Duration::from_millis(25), extra: |_| Extra::Nothing },
-    Workload {
-        name: "expensive",
-        step: Duration::from_millis(25),
-        extra: |_| Extra::Spin(Duration::from_millis(4)),
-    },
+const fn spin(micros: u64) -> Extra {
+    Extra { spin: Duration::from_micros(micros), sleep: Duration::ZERO }
+}
+
+const fn sleep(micros: u64) -> Extra {
+    Extra { spin: Duration::ZERO, sleep: Duration::from_micros(micros) }
+}
+
+/// The last two came when the rules of tuning and of the search were as they are: none was chosen by what these showed.
+const WORKLOADS: [Workload; 6] = [
+    Workload { name: "cheap", step: Duration::from_millis(25), extra: |_| Extra::default() },
+    Workload { name: "expensive", step: Duration::from_millis(25), extra: |_| spin(4000) },
     Workload {
         name: "heavy tail",
         step: Duration::from_millis(25),
-        extra: |key| {
-            if key.is_multiple_of(48) {
-                Extra::Spin(Duration::from_millis(120))
-            } else {
-                Extra::Spin(Duration::from_micros(1500))
-            }
-        },
+        extra: |key| if key.is_multiple_of(48) { spin(120_000) } else { spin(1500) },
+    },
+    Workload { name: "slow disk", step: Duration::from_millis(25), extra: |_| sleep(12_000) },
+    Workload {
+        name: "uneven disk",
+        step: Duration::from_millis(25),
+        extra: |key| if key.is_multiple_of(40) { sleep(200_000) } else { sleep(3000) },
     },
     Workload {
-        name: "slow disk",
+        name: "disk and decode",
         step: Duration::from_millis(25),
-        extra: |_| Extra::Sleep(Duration::from_millis(12)),
+        extra: |_| Extra { spin: Duration::from_micros(2500), sleep: Duration::from_millis(8) },
     },
 ];
 
@@ -77,15 +81,11 @@ impl Workload {
             .decode(Audio::mono(16_000))
             .log_mel(LogMel::any_length(80))
             .map("extra", move |sample, _| {
-                match extra(xxh3_64(sample.key.as_bytes())) {
-                    Extra::Nothing => {}
-                    Extra::Spin(time) => {
-                        let began = Instant::now();
-                        while began.elapsed() < time {
-                            std::hint::spin_loop();
-                        }
-                    }
-                    Extra::Sleep(time) => thread::sleep(time),
+                let Extra { spin, sleep } = extra(xxh3_64(sample.key.as_bytes()));
+                thread::sleep(sleep);
+                let began = Instant::now();
+                while began.elapsed() < spin {
+                    std::hint::spin_loop();
                 }
                 Ok(())
             })
@@ -202,7 +202,7 @@ fn searched(workload: &Workload, data: &Path) -> Result<()> {
     shares.sort_by(f64::total_cmp);
     let words = |point: &Point| format!("{} threads, {} ahead", point.threads, point.prefetch);
     say(&format!(
-        "{:<11}chosen {} after {} runs of {} settings; best of all {} {}; chosen is {:.1} % of it ({:.1} … {:.1})",
+        "{:<16}chosen {} after {} runs of {} settings; best of all {} {}; chosen is {:.1} % of it ({:.1} … {:.1})",
         workload.name,
         words(&found.best),
         found.rows.iter().map(|row| row.runs).sum::<usize>(),
@@ -253,7 +253,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let found = 100.0 * workload.busy(&walls[LEARNED..]);
         let report = pipeline.report();
         say(&format!(
-            "{:<11}best fixed {:.1} % ({} threads, {} ahead); found {found:.1} % ({} threads, {} ahead): {:.1} % of the best",
+            "{:<16}best fixed {:.1} % ({} threads, {} ahead); found {found:.1} % ({} threads, {} ahead): {:.1} % of the best",
             workload.name,
             best.0,
             best.1,

@@ -217,7 +217,10 @@ def test_control_c_ends_it_as_it_would(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        try:
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == -signal.SIGINT
     assert out == "cleaned up\n" and err.rstrip().endswith("KeyboardInterrupt") and str(ATTACH) not in err
     assert Seen(record).end is not None

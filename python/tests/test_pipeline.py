@@ -348,7 +348,6 @@ def test_ctrl_c_ends_a_wait(morse: Path, tmp_path: Path) -> None:
     script = tmp_path / "waits.py"
     script.write_text(f"""
 import threading, feedwater as fw
-import signal; signal.signal(signal.SIGINT, signal.default_int_handler)
 gate = threading.Event()
 def hangs(sample):
     print("waiting", flush=True)

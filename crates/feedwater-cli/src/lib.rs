@@ -100,8 +100,15 @@ pub fn train_options(arguments: impl IntoIterator<Item = OsString>) -> Result<St
 /// The command that was meant, and the arguments with everything spelled out; or the exit code, where that was all.
 fn parsed(arguments: impl IntoIterator<Item = OsString>) -> Result<(Command, Vec<OsString>), u8> {
     let arguments = spelled(arguments);
-    let arguments = train::config::spliced(arguments).map_err(|error| failed(&error))?;
-    match Cli::try_parse_from(&arguments) {
+    let mut arguments = train::config::spliced(arguments).map_err(|error| failed(&error))?;
+    let mut read = Cli::try_parse_from(&arguments);
+    if let Ok(Cli { command: Command::Tune(options) }) = &read
+        && let Some(file) = options.config()
+    {
+        arguments = train::config::tuned(&arguments, file).map_err(|error| failed(&error))?;
+        read = Cli::try_parse_from(&arguments);
+    }
+    match read {
         Ok(cli) => Ok((cli.command, arguments)),
         Err(said) => {
             // Nobody is left to tell where it cannot be printed.

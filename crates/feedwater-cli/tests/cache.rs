@@ -128,6 +128,55 @@ fn a_file_of_settings_by_hand_is_not_written_over() {
 }
 
 #[test]
+fn tune_begins_with_what_a_configuration_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let (config, data) = (folder.path().join("config.yaml"), folder.path().join("data"));
+    ok(&["generate", "npy", "--out", text(&data), "--samples", "60"]);
+    let said = format!(
+        "train_data: '{}'\nlearning_rate: 0.001\ndata:\n  num_workers: 3\n  prefetch_buffer_size: 6\n",
+        text(&data)
+    );
+    fs::write(&config, said).unwrap();
+    let file = folder.path().join("feedwater.toml");
+    let tune = [
+        "tune",
+        text(&config),
+        "--write",
+        text(&file),
+        "--batch-size",
+        "8",
+        "--num-steps",
+        "30",
+        "--step-ms",
+        "0",
+    ];
+    let table = ok(&tune);
+    let row = table.lines().find(|line| line.contains("as it is")).unwrap_or_else(|| panic!("{table}"));
+    assert!(row.starts_with("3 threads, 6 ahead, batch 8 "), "{table}");
+    assert!(fs::read_to_string(&file).unwrap().contains("\nthreads = "));
+    let done = feedwater(&["tune", text(&folder.path().join("none.yaml"))]);
+    let said = String::from_utf8(done.stderr).unwrap();
+    assert!(done.status.code() == Some(2) && said.contains("none.yaml` cannot be used"), "{said}");
+}
+
+#[test]
+fn what_cannot_be_built_or_looked_at_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, file) = (folder.path().join("data"), folder.path().join("file"));
+    ok(&["generate", "npy", "--out", text(&data), "--samples", "8"]);
+    fs::write(&file, "no folder").unwrap();
+    let refused = |words: &[&str], why: &str| {
+        let done = feedwater(words);
+        let said = String::from_utf8(done.stderr).unwrap();
+        assert!(done.status.code() == Some(2) && said.contains(why), "{words:?}: {said}");
+    };
+    refused(&["cache", "build", text(&data), "--cache", "off"], "there is nothing to build");
+    for verb in ["stat", "verify", "clear"] {
+        refused(&["cache", verb, "--cache-dir", text(&file)], "cannot read `");
+    }
+}
+
+#[test]
 fn killed_at_two_hundred_moments_it_opens_is_whole_and_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");

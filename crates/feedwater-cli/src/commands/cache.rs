@@ -2,7 +2,7 @@
 
 use std::{
     fmt::Write as _,
-    io::IsTerminal,
+    io::{ErrorKind, IsTerminal},
     path::{Path, PathBuf},
     time::{Instant, SystemTime},
 };
@@ -71,13 +71,20 @@ struct Where {
 }
 
 impl Where {
-    fn folder(&self) -> PathBuf {
-        self.cache_dir.clone().unwrap_or_else(cache::default_folder)
+    /// The folder. One that is not there is empty; one that may not be looked into is told.
+    fn folder(&self) -> miette::Result<PathBuf> {
+        let folder = self.cache_dir.clone().unwrap_or_else(cache::default_folder);
+        match std::fs::read_dir(&folder) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(miette!("cannot read `{}`: {error}", folder.display()))
+            }
+            _ => Ok(folder),
+        }
     }
 }
 
 #[derive(Debug, clap::Args)]
-#[command(args_override_self = true)]
+#[command(args_override_self = true, mut_arg("cache", |cache| cache.default_value(Kept::Features.name())))]
 struct Build {
     /// A folder, a manifest, a table, text or shards
     data: PathBuf,
@@ -94,10 +101,10 @@ struct Build {
     #[arg(long)]
     use_chunking: bool,
     /// Threads; as many as there are cores unless given
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, alias = "num-workers", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
     /// Batches made ahead
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, alias = "prefetch-buffer-size", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
     prefetch: u16,
     #[command(flatten)]
     caching: Caching,
@@ -119,9 +126,10 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
 }
 
 fn build(options: &Build) -> miette::Result<u8> {
-    let mut caching = options.caching.clone();
-    match caching.cache {
-        Kept::Off => caching.cache = Kept::Features,
+    match options.caching.cache {
+        Kept::Off => {
+            return Err(miette!(help = "--cache features", "with --cache off there is nothing to build"));
+        }
         Kept::Ram => {
             return Err(miette!(
                 help = "--cache features",
@@ -148,7 +156,7 @@ fn build(options: &Build) -> miette::Result<u8> {
         plain: None,
         step_nanos: 0,
         step_rows: 16,
-        caching,
+        caching: options.caching.clone(),
         bad_ceiling: options.bad_ceiling,
     };
     let mut pipeline = setup.build()?;
@@ -205,7 +213,7 @@ fn build(options: &Build) -> miette::Result<u8> {
 }
 
 fn stat(place: &Where) -> miette::Result<u8> {
-    let folder = place.folder();
+    let folder = place.folder()?;
     let held = cache::held(&folder);
     let mut said = format!("{}", folder.display());
     if held.is_empty() {
@@ -238,9 +246,9 @@ fn before(seconds: u64) -> String {
 }
 
 fn verify(place: &Where) -> miette::Result<u8> {
-    let folder = place.folder();
-    if let Err(error) = std::fs::read_dir(&folder) {
-        return Err(miette!("cannot read `{}`: {error}", folder.display()));
+    let folder = place.folder()?;
+    if !folder.exists() {
+        return Err(miette!("cannot read `{}`: it does not exist", folder.display()));
     }
     let bar = if std::io::stderr().is_terminal() && !place.json {
         ProgressBar::new(0)
@@ -275,7 +283,7 @@ fn verify(place: &Where) -> miette::Result<u8> {
 }
 
 fn clear(place: &Where) -> miette::Result<u8> {
-    let folder = place.folder();
+    let folder = place.folder()?;
     let bytes = cache::clear(&folder).map_err(|error| cannot(&folder, &error))?;
     let said = format!("{} taken away from {}", human_bytes(bytes), folder.display());
     println(&said, place.json, &json!({"version": 1, "folder": folder, "bytes": bytes}))?;

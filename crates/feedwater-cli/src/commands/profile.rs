@@ -74,7 +74,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 50.0, value_parser = milliseconds)]
     step_ms: f64,
     /// Threads of the first run, which is the one that is diagnosed
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, alias = "num-workers", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     threads: u16,
     /// Batches made ahead in the first run
     #[arg(long, alias = "prefetch-buffer-size", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]

@@ -1,6 +1,7 @@
 //! `feedwater tune`: which settings are best for this data on this machine?
 
 use std::{
+    ffi::OsStr,
     fmt::Write as _,
     fs,
     io::IsTerminal,
@@ -31,10 +32,14 @@ Examples:
   feedwater tune data/speech --step-ms 120 --batch-sizes 8,16,32
   feedwater tune data/features --task npy --step-ms 0 --write my.toml
   feedwater tune data/speech --cache --half
+  feedwater tune config.yaml --step-ms 120
 
 The accelerator is pretended: busy for --step-ms with a batch of --batch-size, and
 in proportion with others. Without --cache and --half they are not tried: one takes
 room on the disk, the other changes what the model gets.
+
+Of a configuration for `train`, in YAML or TOML, the data, the batch size, the
+tokenizer and the settings that it has now are taken: `as it is` in the table.
 
 What is found is written to feedwater.toml, which `train`, `profile` and `cache
 build` read where they are started; a flag counts more than what it says.
@@ -52,11 +57,15 @@ const CHECK: &str = "\n# As it was found: ";
 
 /// What to look for.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, args_override_self = true)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct Options {
-    /// A folder, a manifest, a table, text or shards
+    /// A folder, a manifest, a table, text or shards; or a configuration that names one
+    #[arg(value_name = "DATA|CONFIG")]
     data: PathBuf,
+    /// The data, where a configuration is given
+    #[arg(long, visible_alias = "train-data", value_name = "DIR")]
+    data_dir: Option<PathBuf>,
     /// What the model would be; found by looking where it is left out
     #[arg(long, value_enum)]
     task: Option<Task>,
@@ -66,6 +75,12 @@ pub(crate) struct Options {
     /// Samples of a step (blocks of 512 tokens for text)
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=65_536))]
     batch_size: u64,
+    /// Threads to begin with [default: as many as there are cores]
+    #[arg(long, alias = "dataloader-num-workers", alias = "num-workers", value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    /// Batches made ahead to begin with
+    #[arg(long, alias = "prefetch-buffer-size", default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    prefetch: u16,
     /// Other sizes that may be chosen
     #[arg(long, value_delimiter = ',', value_name = "N,…", value_parser = clap::value_parser!(u64).range(1..=65_536))]
     batch_sizes: Vec<u64>,
@@ -95,12 +110,31 @@ pub(crate) struct Options {
     json: bool,
 }
 
+impl Options {
+    /// The configuration, where that is what was named.
+    pub(crate) fn config(&self) -> Option<&Path> {
+        let is_config = |ending: &OsStr| ["yaml", "yml", "toml"].iter().any(|known| ending == *known);
+        Some(self.data.as_path()).filter(|path| path.extension().is_some_and(is_config))
+    }
+
+    fn data(&self) -> &Path {
+        self.data_dir.as_ref().unwrap_or(&self.data)
+    }
+}
+
 pub(crate) fn run(options: &Options) -> miette::Result<u8> {
+    if let (Some(folder), None) = (&options.data_dir, options.config()) {
+        return Err(miette!(
+            "there are two places for the data: `{}` and `{}`",
+            options.data.display(),
+            folder.display()
+        ));
+    }
     may_write(&options.write)?;
     let scratch = tempfile::tempdir().into_diagnostic().wrap_err("could not make a folder for records")?;
-    let task = options.task.map_or_else(|| Task::of(&options.data), Ok)?;
+    let task = options.task.map_or_else(|| Task::of(options.data()), Ok)?;
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let host = machine::host_with_data(&options.data);
+    let host = machine::host_with_data(options.data());
     let progress = if std::io::stderr().is_terminal() && !options.json {
         ProgressBar::new(0)
     } else {
@@ -111,8 +145,8 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     }
     let space = space(options, task, cores);
     let base = Point {
-        threads: cores,
-        prefetch: 4,
+        threads: options.threads.map_or(cores, usize::from),
+        prefetch: usize::from(options.prefetch),
         batch_size: options.batch_size,
         buckets: false,
         half: false,
@@ -152,11 +186,11 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     if options.json {
         let Found { best, rows, settings } = &found;
         let object = json!({
-            "version": 1, "data": options.data, "best": best, "rows": rows, "settings": settings, "wrote": options.write,
+            "version": 1, "data": options.data(), "best": best, "rows": rows, "settings": settings, "wrote": options.write,
         });
         print(&object.to_string())?;
     } else {
-        print(table(&found, &options.write).trim_end())?;
+        print(table(options, &base, &found).trim_end())?;
     }
     Ok(0)
 }
@@ -203,7 +237,7 @@ fn setup(options: &Options, task: Task, point: &Point, scratch: &Path) -> Setup 
     let cache = if point.cache { Kept::Features } else { Kept::Off };
     Setup {
         task,
-        data: options.data.clone(),
+        data: options.data().to_owned(),
         tokenizer: options.tokenizer.clone(),
         batch_size: point.batch_size,
         threads: point.threads,
@@ -233,17 +267,40 @@ fn words(point: &Point) -> String {
     words
 }
 
-fn table(found: &Found, file: &Path) -> String {
+fn table(options: &Options, base: &Point, found: &Found) -> String {
+    let file = &options.write;
     let mut text = format!("{:<44}{:>12}{:>12}{:>6}\n", "SETTING", "predicted/s", "measured/s", "runs");
     for Row { point, predicted, measured, runs, .. } in &found.rows {
         let number = |rate: Option<f64>| rate.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}"));
-        let mark = if *point == found.best { "  best" } else { "" };
+        let mut mark = if *point == found.best { "  best" } else { "" }.to_owned();
+        if point == base && options.config().is_some() {
+            mark += "  as it is";
+        }
         let (predicted, measured) = (number(*predicted), number(*measured));
         let _ = writeln!(text, "{:<44}{predicted:>12}{measured:>12}{runs:>6}{mark}", words(point));
     }
     let _ =
         writeln!(text, "\n{} settings, {} of them tried; samples a second", found.settings, found.rows.len());
     let _ = writeln!(text, "The plainest that is within 2 % of the fastest is in {}.", file.display());
+    let is_read = file.file_name().is_some_and(|name| name == FILE);
+    match options.config() {
+        // What a file says that is named counts more than one that is found.
+        Some(config) if *base != found.best => {
+            let _ = writeln!(
+                text,
+                "hint: `{}` counts more where `train --config` names it: put them there, or take its own out",
+                config.display()
+            );
+        }
+        None if !is_read => {
+            let _ = writeln!(
+                text,
+                "hint: commands read {FILE} where they are started; this one, `feedwater train … --config {}`",
+                file.display()
+            );
+        }
+        _ => {}
+    }
     text
 }
 
@@ -253,7 +310,7 @@ fn settings(options: &Options, point: &Point) -> String {
     let mut text = format!(
         "{BY_TUNE} {}`: train, profile and cache build read it here. A flag counts more.\n\
          threads = {threads}\nprefetch = {prefetch}\n",
-        options.data.display()
+        options.data().display()
     );
     if *cache {
         text += "cache = \"features\"\n";

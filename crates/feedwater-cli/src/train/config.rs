@@ -39,6 +39,46 @@ pub(crate) fn spliced(arguments: Vec<OsString>) -> miette::Result<Vec<OsString>>
     Ok(spliced)
 }
 
+/// The arguments of `tune CONFIG`, with what the configuration says that `tune` has a flag for: its data, above all.
+pub(crate) fn tuned(arguments: &[OsString], file: &Path) -> miette::Result<Vec<OsString>> {
+    let command = crate::Cli::command();
+    let command = command.find_subcommand("tune").into_iter();
+    let names: Vec<&str> = command.flat_map(names).collect();
+    let is_said = |flag: &String| names.contains(&name(flag)) && !flag.ends_with("=auto");
+    let level = |flag: String| match flag.as_str() {
+        "--cache=off" => None,
+        // It is tried, at the level that there is to try.
+        _ if name(&flag) == "cache" => Some("--cache".to_owned()),
+        _ => Some(flag),
+    };
+    let flags: Vec<String> = flags_of(file, "train")?.into_iter().filter(is_said).filter_map(level).collect();
+    let is_data = |flag: &String| ["data-dir", "train-data"].contains(&name(flag));
+    if !flags.iter().any(is_data)
+        && !arguments.iter().any(|word| word.to_str().is_some_and(|word| is_data(&word.to_owned())))
+    {
+        return Err(miette!(
+            help = "`data_dir: data/speech` in it says so, or --data-dir",
+            "`{}` does not say where the data is",
+            file.display()
+        ));
+    }
+    let (before, behind) = arguments.split_at(2);
+    Ok([before, &flags.into_iter().map(OsString::from).collect::<Vec<_>>(), behind].concat())
+}
+
+/// All names that a command's flags have.
+fn names(command: &clap::Command) -> Vec<&str> {
+    let arguments = || command.get_arguments();
+    let longs =
+        arguments().flat_map(|argument| argument.get_long_and_visible_aliases().into_iter().flatten());
+    longs.chain(arguments().flat_map(|argument| argument.get_all_aliases().into_iter().flatten())).collect()
+}
+
+/// The name of a flag, without its value.
+fn name(flag: &str) -> &str {
+    flag.trim_start_matches('-').split('=').next().unwrap_or_default()
+}
+
 /// Makes sure that a command has all the flags that a file says: nobody typed them, and nobody would look for them there.
 fn known(file: &Path, flags: &[String], words: &[OsString]) -> miette::Result<()> {
     let mut command = crate::Cli::command();
@@ -48,13 +88,9 @@ fn known(file: &Path, flags: &[String], words: &[OsString]) -> miette::Result<()
         let Some(next) = command.find_subcommand(word).cloned() else { return Ok(()) };
         command = next;
     }
-    let names: Vec<&str> = command
-        .get_arguments()
-        .flat_map(|argument| argument.get_long_and_visible_aliases().into_iter().flatten())
-        .chain(command.get_arguments().flat_map(|argument| argument.get_all_aliases().into_iter().flatten()))
-        .collect();
+    let names = names(&command);
     for flag in flags {
-        let name = flag.trim_start_matches('-').split('=').next().unwrap_or_default();
+        let name = name(flag);
         if !names.contains(&name) {
             let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
             let words = words.join(" ");
@@ -122,6 +158,8 @@ fn flags_of(path: &Path, command: &str) -> miette::Result<Vec<String>> {
     }
     let mut flags = Vec::new();
     flatten(&said, &mut flags).map_err(wrong)?;
+    // Elsewhere it is what is done where nothing is said.
+    flags.retain(|flag| command == "train" || !flag.ends_with("=auto") || name(flag) == "cache");
     Ok(flags)
 }
 
@@ -202,6 +240,9 @@ mod tests {
         let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
         assert_eq!(reads(&words("feedwater train whisper --bf16")), Some(("train", 3)));
         assert_eq!(reads(&words("feedwater cache build data")), Some(("cache", 3)));
+        fs::write(&path, "threads = \"auto\"\nprefetch = 3\n").unwrap();
+        assert_eq!(flags_of(&path, "train").unwrap(), ["--prefetch=3", "--threads=auto"]);
+        assert_eq!(flags_of(&path, "cache").unwrap(), ["--prefetch=3"]);
         fs::write(&path, "threads = 2\n\n[profil]\nbatch-size = 8\n").unwrap();
         let said = flags_of(&path, "profile").unwrap_err().to_string();
         assert!(said.contains("there is no section [profil]: there are train, profile, cache"), "{said}");
@@ -216,6 +257,31 @@ mod tests {
         // A script has settings of its own.
         assert_eq!(reads(&words("feedwater profile -- python train.py")), None);
         assert_eq!(reads(&words("feedwater train --help")), None);
+    }
+
+    #[test]
+    fn tune_takes_from_a_configuration_what_it_has_flags_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.yaml");
+        let tuned = |text: &str, more: &[&str]| {
+            fs::write(&path, text).unwrap();
+            let words = [&["feedwater", "tune", path.to_str().unwrap()], more].concat();
+            let words: Vec<OsString> = words.into_iter().map(OsString::from).collect();
+            tuned(&words, &path)
+                .map(|words| words.into_iter().filter_map(|word| word.into_string().ok()).collect())
+        };
+        let text = "model_size: tiny\nbatch_size: auto\ncache: features\ndata:\n  train_data: clips\n  num_workers: 24\n  prefetch_buffer_size: 6\n";
+        let said: Vec<String> = tuned(text, &[]).unwrap();
+        let expected = ["--cache", "--num-workers=24", "--prefetch-buffer-size=6", "--train-data=clips"];
+        assert_eq!(
+            said[2..6].iter().collect::<std::collections::BTreeSet<_>>(),
+            expected.map(str::to_owned).iter().collect()
+        );
+        assert_eq!(said[6..], [path.to_str().unwrap()]);
+        let error = tuned("num_workers: 24\n", &[]).unwrap_err().to_string();
+        assert!(error.ends_with("does not say where the data is"), "{error}");
+        assert!(tuned("num_workers: 24\n", &["--data-dir=clips"]).is_ok());
+        assert!(tuned("num_workers: 24\n", &["--data-dir", "clips"]).is_ok());
     }
 
     #[test]
