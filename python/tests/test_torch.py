@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,9 @@ class FakeSide:
         self.log.append(f"join {event.number}")
 
 
-def wait_until_ready(loader: TorchLoader) -> None:
-    while not loader._core.is_ready():
-        pass
+def wait_until_made(loader: TorchLoader, samples: int) -> None:
+    while loader.report()["stages"][-1]["items"] < samples:
+        time.sleep(0.01)
 
 
 def test_the_next_batches_are_copied_while_the_model_works(arrays: Path) -> None:
@@ -54,7 +55,7 @@ def test_the_next_batches_are_copied_while_the_model_works(arrays: Path) -> None
     assert side.log[:2] == ["copy 0", "join 0"]
     for event in side.events:
         event.done = True
-    wait_until_ready(loader)
+    wait_until_made(loader, 30)
     next(reading)
     ahead = len(side.events) - 2
     assert ahead >= 1, side.log
