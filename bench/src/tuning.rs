@@ -279,7 +279,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             .map(|walls| format!("{:.0}", 100.0 * workload.busy(walls)))
             .collect();
         let report = pipeline.report();
-        let late = report.tuning.iter().filter(|decision| decision.step > STEPS as u64).count();
+        let late = report.tuning.iter().filter(|it| it.step > STEPS as u64 && it.from != it.to).count();
         say(&format!(
             "           with {cores} others from step {STEPS} on: busy {} % before, then {} %; {late} changes after, {} threads and {} ahead at the end",
             (100.0 * workload.busy(&walls[LEARNED..STEPS])).round(),

@@ -10,7 +10,7 @@ use pyo3::{
 
 /// What the engine's hints call it, and what it is called here.
 const WORDS: &[(&str, &str)] = &[
-    ("`.threads(1)`, or `Threads::Auto`", "`.threads(1)`; left out, all cores are used"),
+    ("`.threads(1)`, or `Threads::Auto`", "`.threads(1)`; left out, it is found out while it runs"),
     ("`.tokenize(Tokenize::file(\"tokenizer.json\")?)`", "`.tokenize(\"tokenizer.json\")`"),
     ("`.decode(Audio::…)`", "`.decode(16_000)`"),
     ("`.decode(Npy)`", "`.decode(\"npy\")`"),

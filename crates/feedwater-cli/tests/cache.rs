@@ -57,6 +57,18 @@ fn it_is_built_shown_checked_and_dropped() {
     assert_eq!(built.status.code(), Some(1));
     let said = ok(&[&["cache", "verify"], &place[..]].concat());
     assert!(said.contains(" 0 damaged; 1 more were damaged, and made anew since"), "{said}");
+    // Without its index it is of no use to anybody: a run says so, and what is left of it can go alone.
+    fs::remove_file(shard.with_extension("index")).unwrap();
+    let built = feedwater(&[&["cache", "build", text(&data)], &place[..]].concat());
+    let said = String::from_utf8(built.stdout).unwrap();
+    assert!(said.contains("one of its two files is gone"), "{said}");
+    assert_eq!(feedwater(&[&["cache", "verify"], &place[..]].concat()).status.code(), Some(1));
+    ok(&[&["cache", "clear", "--damaged"], &place[..]].concat());
+    let said = ok(&[&["cache", "verify"], &place[..]].concat());
+    assert!(
+        !shard.exists() && said.starts_with("30 entries are whole (") && said.contains(" 0 damaged"),
+        "{said}"
+    );
 
     ok(&[&["cache", "clear"], &place[..]].concat());
     assert!(ok(&[&["cache", "stat"], &place[..]].concat()).ends_with("nothing is kept here\n"));

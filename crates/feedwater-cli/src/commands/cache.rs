@@ -13,7 +13,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use miette::miette;
 use serde_json::json;
 
-use super::report::print;
+use super::{
+    report::print,
+    train::{OrAuto, or_auto},
+};
 use crate::{
     caching::{Caching, Kept},
     generate::human_bytes,
@@ -29,9 +32,11 @@ Examples:
   feedwater cache stat
   feedwater cache verify --cache-dir /fast/cache
   feedwater cache clear
+  feedwater cache clear --damaged
 
-A cache is found by what its entries were made of: a changed file or setting never
-gives an old result. What `build` makes is what `profile` and pipelines with the same
+A cache is found by what its entries were made of: a changed setting never gives an
+old result, nor does a file whose size or time has changed (--cache-key content: a
+file in which anything has). What `build` makes is what `profile` and pipelines with the same
 stages find; a recipe of `train` has stages of its own, of which it finds `raw` and
 `decoded` here, and keeps the rest as it goes. Without --cache, `build` makes `features`.
 
@@ -56,8 +61,8 @@ enum Verb {
     Stat(Where),
     /// Read everything, and say whether it is what was written
     Verify(Where),
-    /// Take it all away
-    Clear(Where),
+    /// Take it all away, or what is damaged
+    Clear(Clear),
 }
 
 #[derive(Debug, clap::Args)]
@@ -68,6 +73,15 @@ struct Where {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Clear {
+    #[command(flatten)]
+    place: Where,
+    /// Only the files in which something is damaged; a run makes anew what was in them
+    #[arg(long)]
+    damaged: bool,
 }
 
 impl Where {
@@ -101,11 +115,11 @@ struct Build {
     #[arg(long)]
     use_chunking: bool,
     /// Threads; as many as there are cores unless given
-    #[arg(long, alias = "num-workers", value_parser = clap::value_parser!(u16).range(1..))]
-    threads: Option<u16>,
-    /// Batches made ahead
-    #[arg(long, alias = "prefetch-buffer-size", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
-    prefetch: u16,
+    #[arg(long, alias = "num-workers", value_name = "N|auto", value_parser = or_auto)]
+    threads: Option<OrAuto>,
+    /// Batches made ahead; 4 unless given
+    #[arg(long, alias = "prefetch-buffer-size", value_name = "N|auto", value_parser = or_auto)]
+    prefetch: Option<OrAuto>,
     #[command(flatten)]
     caching: Caching,
     /// The share of bad samples that are left out before it stops: 5% [default: 1%]
@@ -121,7 +135,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         Verb::Build(options) => build(options),
         Verb::Stat(place) => stat(place),
         Verb::Verify(place) => verify(place),
-        Verb::Clear(place) => clear(place),
+        Verb::Clear(options) => clear(options),
     }
 }
 
@@ -138,21 +152,21 @@ fn build(options: &Build) -> miette::Result<u8> {
         }
         _ => {}
     }
-    let threads = options
-        .threads
-        .map_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get), usize::from);
+    let said = |setting: Option<OrAuto>| setting.and_then(|setting| setting.0).map(usize::from);
+    let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let setup = Setup {
         task: options.task.map_or_else(|| Task::of(&options.data), Ok)?,
         data: options.data.clone(),
         tokenizer: options.tokenizer.clone(),
         batch_size: 16,
-        threads,
-        prefetch: usize::from(options.prefetch),
+        threads: said(options.threads).unwrap_or_else(cores),
+        prefetch: said(options.prefetch).unwrap_or(4),
         half: false,
         pad_to_longest: options.pad_longest,
         chunk: options.use_chunking,
         buckets: false,
-        seed: 7,
+        // Several at once begin with different samples, and find what the others have made.
+        seed: std::process::id().into(),
         plain: None,
         step_nanos: 0,
         step_rows: 16,
@@ -276,22 +290,28 @@ fn verify(place: &Where) -> miette::Result<u8> {
         let _ = write!(said, "\n  {line}");
     }
     if verified.damaged > 0 {
-        said += "\nhint: a run makes anew what is damaged; `feedwater cache clear` drops it all";
+        said += "\nhint: a run makes anew what is damaged; `feedwater cache clear --damaged` drops the files";
     }
     println(&said, place.json, &json!({"version": 1, "folder": folder, "verified": verified}))?;
     Ok(u8::from(verified.damaged > 0))
 }
 
-fn clear(place: &Where) -> miette::Result<u8> {
+fn clear(options: &Clear) -> miette::Result<u8> {
+    let Clear { place, damaged } = options;
     let folder = place.folder()?;
-    let bytes = cache::clear(&folder).map_err(|error| cannot(&folder, &error))?;
+    let clear = if *damaged { cache::clear_damaged } else { cache::clear };
+    let bytes = clear(&folder).map_err(|error| cannot(&folder, &error))?;
     let said = format!("{} taken away from {}", human_bytes(bytes), folder.display());
     println(&said, place.json, &json!({"version": 1, "folder": folder, "bytes": bytes}))?;
     Ok(0)
 }
 
 fn cannot(folder: &Path, error: &std::io::Error) -> miette::Report {
-    miette!(help = "is a run still using it?", "cannot clear `{}`: {error}", folder.display())
+    miette!(
+        help = "may it be written, or is a run still using it?",
+        "cannot clear `{}`: {error}",
+        folder.display()
+    )
 }
 
 fn println(text: &str, as_json: bool, value: &serde_json::Value) -> miette::Result<()> {

@@ -420,7 +420,7 @@ pub(crate) enum Precision {
 pub(crate) struct OrAuto(pub(crate) Option<u16>);
 
 /// `0` is what other programs have for no workers: here there are threads, as many as it takes.
-fn or_auto(text: &str) -> Result<OrAuto, String> {
+pub(crate) fn or_auto(text: &str) -> Result<OrAuto, String> {
     match text.parse::<u16>() {
         Ok(number) => Ok(OrAuto((number > 0).then_some(number))),
         Err(_) if text == "auto" => Ok(OrAuto(None)),

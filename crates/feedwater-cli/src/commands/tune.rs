@@ -282,6 +282,10 @@ fn table(options: &Options, base: &Point, found: &Found) -> String {
     let _ =
         writeln!(text, "\n{} settings, {} of them tried; samples a second", found.settings, found.rows.len());
     let _ = writeln!(text, "The plainest that is within 2 % of the fastest is in {}.", file.display());
+    let _ = writeln!(
+        text,
+        "`train` keeps to its threads and prefetch; with --threads auto --prefetch auto it finds them out as it runs."
+    );
     let is_read = file.file_name().is_some_and(|name| name == FILE);
     match options.config() {
         // What a file says that is named counts more than one that is found.
@@ -309,6 +313,7 @@ fn settings(options: &Options, point: &Point) -> String {
     let Point { threads, prefetch, batch_size, buckets, half, cache } = point;
     let mut text = format!(
         "{BY_TUNE} {}`: train, profile and cache build read it here. A flag counts more.\n\
+         # Without these two, `train` finds them out while it runs.\n\
          threads = {threads}\nprefetch = {prefetch}\n",
         options.data().display()
     );

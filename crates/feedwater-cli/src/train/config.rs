@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(reads(&words("feedwater cache build data")), Some(("cache", 3)));
         fs::write(&path, "threads = \"auto\"\nprefetch = 3\n").unwrap();
         assert_eq!(flags_of(&path, "train").unwrap(), ["--prefetch=3", "--threads=auto"]);
-        assert_eq!(flags_of(&path, "cache").unwrap(), ["--prefetch=3"]);
+        assert_eq!(flags_of(&path, "profile").unwrap(), ["--prefetch=3"], "it says itself what it tries");
         fs::write(&path, "threads = 2\n\n[profil]\nbatch-size = 8\n").unwrap();
         let said = flags_of(&path, "profile").unwrap_err().to_string();
         assert!(said.contains("there is no section [profil]: there are train, profile, cache"), "{said}");

@@ -48,6 +48,8 @@ pub struct Room {
     pub memory_bytes: f64,
     /// What is free where the cache lies.
     pub disk_bytes: f64,
+    /// What it may take at most, wherever it lies.
+    pub most_bytes: Option<f64>,
     /// How fast that is when memory does not hold it.
     pub disk_bytes_a_second: f64,
     /// Cores that make samples.
@@ -91,6 +93,7 @@ pub fn choose(costs: &Costs, room: &Room) -> Choice {
             continue;
         }
         least = Some(least.map_or(bytes, |least| least.min(bytes)));
+        let allowed = room.most_bytes.is_none_or(|most| bytes <= most);
         let fits = if level == Level::Ram {
             bytes <= room.memory_bytes * SHARE_OF_MEMORY
         } else {
@@ -99,12 +102,17 @@ pub fn choose(costs: &Costs, room: &Room) -> Choice {
         let better = best.is_none_or(|(_, known, fastest)| {
             time * AS_GOOD < fastest || (time < fastest * AS_GOOD && cost.bytes < known.bytes)
         });
-        if fits && better {
+        if allowed && fits && better {
             best = Some((level, cost, time));
         }
     }
     let Some((level, cost, time)) = best else {
         let why = match least {
+            Some(bytes) if room.most_bytes.is_some_and(|most| bytes > most) => format!(
+                "off: it would take {}, and may take {}",
+                human(bytes),
+                human(room.most_bytes.unwrap_or(0.0))
+            ),
             Some(bytes) => format!(
                 "off: there is no room for {}: {} free on the disk, {} of memory",
                 human(bytes),
@@ -134,7 +142,7 @@ pub fn choose(costs: &Costs, room: &Room) -> Choice {
     Choice { level, why }
 }
 
-fn human(bytes: f64) -> String {
+pub(super) fn human(bytes: f64) -> String {
     let (value, unit) = if bytes >= 1e12 {
         (bytes / 1e12, "TB")
     } else if bytes >= 1e9 {
@@ -149,7 +157,13 @@ fn human(bytes: f64) -> String {
 mod tests {
     use super::*;
 
-    const ROOM: Room = Room { memory_bytes: 16e9, disk_bytes: 500e9, disk_bytes_a_second: 500e6, cores: 2.0 };
+    const ROOM: Room = Room {
+        memory_bytes: 16e9,
+        disk_bytes: 500e9,
+        most_bytes: None,
+        disk_bytes_a_second: 500e6,
+        cores: 2.0,
+    };
 
     fn costs(samples: u64, raw: (f64, f64), decoded: (f64, f64), features: (f64, f64)) -> Costs {
         let cost = |(micros, kilobytes): (f64, f64)| Cost { nanos: micros * 1e3, bytes: kilobytes * 1e3 };
@@ -195,6 +209,11 @@ mod tests {
                 costs(10_000_000, (60.0, 160.0), (9_000.0, 640.0), (10_000.0, 320.0)),
                 Room { disk_bytes: 1e9, ..ROOM },
             ),
+            (
+                "room, and a ceiling below it",
+                costs(10_000, (60.0, 160.0), (9_000.0, 640.0), (10_000.0, 320.0)),
+                Room { most_bytes: Some(1e9), ..ROOM },
+            ),
         ];
         let lines: Vec<String> = table
             .iter()
@@ -217,6 +236,8 @@ mod tests {
             ram: a sample takes 10.0 ms to make, and 84 µs from the cache; 3.2 GB in memory (16.0 GB there), the disk has 1.0 GB
         no room at all
             off: there is no room for 3.2 TB: 1.0 GB free on the disk, 16.0 GB of memory
+        room, and a ceiling below it
+            off: it would take 3.2 GB, and may take 1.0 GB
         ");
     }
 }

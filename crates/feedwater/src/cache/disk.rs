@@ -208,7 +208,11 @@ impl Shards {
             match Shard::open(&self.folder, &name, &self.chain) {
                 Ok(shard) => index.shards.push(Arc::new(shard)),
                 // Taken away meanwhile, or being begun.
-                Err(None) => {}
+                Err(None) if !first || size(&self.folder, &name) <= shard::DATA_HEAD => {}
+                Err(None) => {
+                    self.counts.damaged.fetch_add(1, Relaxed);
+                    self.trouble(format!("`{name}` is not used: one of its two files is gone or empty"));
+                }
                 Err(Some(why)) => {
                     // Once: another look finds it again.
                     if first {

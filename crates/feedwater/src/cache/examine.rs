@@ -76,6 +76,8 @@ pub struct Verified {
     pub bytes: u64,
     /// What is wrong with which shard.
     pub wrong: Vec<String>,
+    /// The shards in which something is damaged.
+    pub damaged_shards: Vec<String>,
 }
 
 /// Reads everything in a folder. `shard` is told of every shard that is through.
@@ -85,9 +87,13 @@ pub fn verify(folder: &Path, mut shard: impl FnMut(u64, u64)) -> Verified {
     let count = names.len() as u64;
     let mut keys = Keys::default();
     for (number, name) in names.into_iter().enumerate() {
+        let before = verified.damaged;
         if let Err(why) = verify_shard(folder, &name, &mut verified, &mut keys) {
             verified.damaged += 1;
             verified.wrong.push(format!("{name}: {why}"));
+        }
+        if verified.damaged > before {
+            verified.damaged_shards.push(name);
         }
         shard(number as u64 + 1, count);
     }
@@ -164,10 +170,19 @@ fn verify_shard(folder: &Path, name: &str, verified: &mut Verified, keys: &mut K
 
 /// Takes all shards of a folder away, and nothing else. How many bytes that were.
 pub fn clear(folder: &Path) -> io::Result<u64> {
+    drop_shards(folder, &names(folder, ""))
+}
+
+/// Takes those shards away in which something is damaged, also what is whole in them. How many bytes that were.
+pub fn clear_damaged(folder: &Path) -> io::Result<u64> {
+    drop_shards(folder, &verify(folder, |_, _| {}).damaged_shards)
+}
+
+fn drop_shards(folder: &Path, names: &[String]) -> io::Result<u64> {
     let mut bytes = 0;
-    for name in names(folder, "") {
-        let held = size(folder, &name);
-        remove(folder, &name)?;
+    for name in names {
+        let held = size(folder, name);
+        remove(folder, name)?;
         bytes += held;
     }
     Ok(bytes)

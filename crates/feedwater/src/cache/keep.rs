@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::{
     Cache, Identity, Level,
+    choose::human,
     disk::{Found, Shards},
     entry::{self, Fields},
     key::{Chain, Key},
@@ -117,6 +118,7 @@ impl Keeper {
     ) -> Self {
         let count = kept(level, stages);
         let exact = if count == stages.len() && count > 0 { batch } else { DType::F32 };
+        let why = why.or_else(|| behind(level, stages, count));
         let dtype = cache.dtype.filter(|_| level != Level::Raw).unwrap_or(exact);
         let chain = Chain::of(&stages[..count], dtype);
         let store = if level == Level::Ram {
@@ -233,8 +235,8 @@ impl Keeper {
                 if !ram.append(key, bytes) {
                     let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
                     refused.get_or_insert_with(|| {
-                        let held = ram.bytes() as f64 / 1e9;
-                        format!("memory for {held:.1} GB is full: what does not fit is made anew")
+                        let held = human(ram.bytes() as f64);
+                        format!("{held} are in memory, as much as may be: what does not fit is made anew")
                     });
                 }
             }
@@ -417,6 +419,15 @@ impl Kept {
         bytes.give_back(context);
         whole.then_some(done)
     }
+}
+
+/// Says of stages that could be kept that they are not, because of what stands before them.
+fn behind(level: Level, stages: &[Arc<dyn Stage>], count: usize) -> Option<String> {
+    let random = stages.get(count).filter(|_| matches!(level, Level::Features | Level::Ram))?.name();
+    let late = stages[count..].iter().find(|stage| ["log_mel", "tokenize"].contains(&stage.name()))?.name();
+    Some(format!(
+        "`{random}` may give something else each time, so `{late}` behind it is not kept: put `{late}` before it"
+    ))
 }
 
 /// How many stages a level keeps.

@@ -48,7 +48,8 @@ fn room(cache: &Cache) -> Room {
     Room {
         memory_bytes: machine::memory().available_bytes.map_or(2e9, |bytes| bytes as f64)
             / cache.sharers as f64,
-        disk_bytes: cache.most_bytes.map_or(free, |most| free.min(most as f64)),
+        disk_bytes: free,
+        most_bytes: cache.most_bytes.map(|most| most as f64),
         disk_bytes_a_second,
         cores: std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64),
     }

@@ -24,7 +24,7 @@ use std::{
 };
 
 pub use choose::{Choice, Cost, Costs, Room, choose};
-pub use examine::{Held, Verified, clear, held, verify};
+pub use examine::{Held, Verified, clear, clear_damaged, held, verify};
 pub use keep::CacheReport;
 pub(crate) use keep::{Keeper, Kept, Outcome};
 

@@ -73,7 +73,6 @@ pub struct Report {
     /// Steps that are made ahead, as they are now.
     pub prefetch: usize,
     /// What was changed while it ran, oldest first.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tuning: Vec<Decision>,
     /// What the cache did, where there is one.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -99,14 +99,16 @@ pub struct Decision {
     pub expected_nanos: f64,
     /// How long it was.
     pub observed_nanos: Option<f64>,
+    /// By how much the model's own part of it has become shorter meanwhile, which this did not bring.
+    pub own_gain_nanos: f64,
     /// Whether it stayed; nothing while that is not known.
     pub kept: Option<bool>,
 }
 
 impl Serialize for Decision {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { step, what, from, to, before_nanos, expected_nanos, observed_nanos, kept, .. } = self;
-        let mut fields = serializer.serialize_struct("Decision", 9)?;
+        let Self { step, what, from, to, before_nanos, expected_nanos, observed_nanos, .. } = self;
+        let mut fields = serializer.serialize_struct("Decision", 10)?;
         fields.serialize_field("step", step)?;
         fields.serialize_field("what", what)?;
         fields.serialize_field("from", from)?;
@@ -114,7 +116,8 @@ impl Serialize for Decision {
         fields.serialize_field("before_nanos", before_nanos)?;
         fields.serialize_field("expected_nanos", expected_nanos)?;
         fields.serialize_field("observed_nanos", observed_nanos)?;
-        fields.serialize_field("kept", kept)?;
+        fields.serialize_field("own_gain_nanos", &self.own_gain_nanos)?;
+        fields.serialize_field("kept", &self.kept)?;
         // As people read it.
         fields.serialize_field("text", &self.to_string())?;
         fields.end()
@@ -123,19 +126,31 @@ impl Serialize for Decision {
 
 impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { step, what, from, to, why, before_nanos, expected_nanos, observed_nanos, kept } = self;
+        let Self { step, what, from, to, why, before_nanos, expected_nanos, observed_nanos, kept, .. } = self;
+        if from == to {
+            return write!(f, "step {step}: {what} stay at {to}: {why}");
+        }
         write!(
             f,
             "step {step}: {what} {from} → {to}, because {why}. Steps took {}, expected {}",
             span(*before_nanos),
             span(*expected_nanos)
         )?;
-        match (observed_nanos, kept) {
-            (Some(nanos), Some(true)) => write!(f, ", were {}: kept", span(*nanos)),
-            (Some(nanos), Some(false)) => write!(f, ", were {}: taken back", span(*nanos)),
-            (Some(nanos), None) => write!(f, ", are {}: too few steps to tell", span(*nanos)),
-            (None, _) => write!(f, "; not known yet"),
+        let Some(nanos) = observed_nanos else { return write!(f, "; not known yet") };
+        let (tense, came) = match kept {
+            Some(true) => ("were", "kept"),
+            Some(false) => ("were", "taken back"),
+            None => ("are", "too few steps to tell"),
+        };
+        write!(f, ", {tense} {}", span(*nanos))?;
+        if self.own_gain_nanos > 0.0 {
+            write!(
+                f,
+                ", of which the model's own part became {} shorter by itself",
+                span(self.own_gain_nanos)
+            )?;
         }
+        write!(f, ": {came}")
     }
 }
 
@@ -232,9 +247,21 @@ impl Trial {
     /// much more or less would have been waited, and at least as long as computing them takes. (What is waited for disks
     /// says nothing: more threads wait longer for the same.)
     fn without(&self, now: &Window) -> f64 {
-        let (then, now) = (self.window.work * self.window.computed, now.work * now.computed);
-        let dearer = if then > 0.0 { now / then } else { 1.0 };
-        (self.window.own + self.window.wait * dearer).max(now / self.before.threads as f64)
+        let own = self.window.own - self.own_gain(now);
+        let (then, computing) = (self.window.work * self.window.computed, now.work * now.computed);
+        let dearer = if then > 0.0 { computing / then } else { 1.0 };
+        (own + self.window.wait * dearer).max(computing / self.before.threads as f64)
+    }
+
+    /// By how much the model's own part has become shorter, where that is none of the change's doing: its first steps take
+    /// longer.
+    fn own_gain(&self, now: &Window) -> f64 {
+        let gain = self.window.own - now.own;
+        if self.kinds.contains(&Kind::FewerThreads) || now.own * CROWDS > self.window.own {
+            0.0
+        } else {
+            gain
+        }
     }
 }
 
@@ -306,6 +333,7 @@ impl Tuner {
         let first = self.decisions.len().saturating_sub(trial.kinds.len());
         for decision in &mut self.decisions[first..] {
             decision.observed_nanos = Some(now.step());
+            decision.own_gain_nanos = trial.own_gain(&now);
             decision.kept = helped;
             if helped.is_some() {
                 self.said.push(decision.to_string());
@@ -366,7 +394,12 @@ impl Tuner {
                 // While the dearest is made, the model works off what is there.
                 let longest = (2.0 * now.dearest / now.own.max(1.0)).ceil() as usize;
                 let to = (depth * DEEPER).max(longest).min(self.limits.depth);
-                let why = if busy < SATURATED {
+                let why = if busy < SATURATED && threads >= most && needed > most {
+                    format!(
+                        "{waits}, no more threads are allowed (cores, --cpu-ceiling), and they work {:.0} % of the time: what is made ahead may bridge what takes long",
+                        100.0 * busy
+                    )
+                } else if busy < SATURATED {
                     format!(
                         "{waits} and threads work {:.0} % of the time: some batches come late, others wait",
                         100.0 * busy
@@ -381,6 +414,9 @@ impl Tuner {
             if more && busy <= BUSY && !deeper {
                 let why = format!("{waits}, and nothing else is left to try");
                 self.try_out(Kind::MoreThreads, threads + 1, why, now, now.own);
+            }
+            if self.limits.tune_threads && threads >= most && needed > most && !late && self.trial.is_none() {
+                self.at_the_limit(&waits, busy, now);
             }
         } else if self.limits.tune_threads
             && self.step > EARLY_STEPS
@@ -399,6 +435,20 @@ impl Tuner {
         }
     }
 
+    /// Says once of these threads that more would help and are not allowed.
+    fn at_the_limit(&mut self, waits: &str, busy: f64, now: &Window) {
+        let threads = self.setting.threads;
+        if self.decisions.iter().any(|decision| decision.from == decision.to && decision.to == threads) {
+            return;
+        }
+        let why = format!(
+            "{waits} and they work {:.0} % of the time: more would help, and are not allowed (cores, --cpu-ceiling)",
+            100.0 * busy.min(1.0)
+        );
+        self.decide("threads", (threads, threads), why, now, now.step());
+        self.said.extend(self.decisions.last().map(ToString::to_string));
+    }
+
     fn try_out(&mut self, kind: Kind, to: usize, why: String, now: &Window, expected_nanos: f64) {
         let before = self.setting;
         let (what, place) = if kind == Kind::Deeper {
@@ -407,6 +457,26 @@ impl Tuner {
             ("threads", &mut self.setting.threads)
         };
         let from = std::mem::replace(place, to);
+        self.decide(what, (from, to), why, now, expected_nanos);
+        let trial = self.trial.get_or_insert_with(|| Trial {
+            kinds: Vec::new(),
+            before,
+            window: *now,
+            seen: Vec::new(),
+        });
+        trial.kinds.push(kind);
+        // What was seen is of one change of two.
+        trial.seen.clear();
+    }
+
+    fn decide(
+        &mut self,
+        what: &'static str,
+        (from, to): (usize, usize),
+        why: String,
+        now: &Window,
+        expected_nanos: f64,
+    ) {
         if self.decisions.len() == REMEMBERED {
             self.decisions.remove(0);
         }
@@ -419,17 +489,9 @@ impl Tuner {
             before_nanos: now.step(),
             expected_nanos,
             observed_nanos: None,
+            own_gain_nanos: 0.0,
             kept: None,
         });
-        let trial = self.trial.get_or_insert_with(|| Trial {
-            kinds: Vec::new(),
-            before,
-            window: *now,
-            seen: Vec::new(),
-        });
-        trial.kinds.push(kind);
-        // What was seen is of one change of two.
-        trial.seen.clear();
     }
 }
 

@@ -89,6 +89,18 @@ fn no_more_threads_compute_than_there_are_cores_and_more_wait_for_disks() {
     let mut ceiling = Tuner::new(Limits { cores: 3.2, ..LIMITS }, WORST);
     played(&mut ceiling, 60, |_, setting| millis(900.0 / setting.threads as f64 - 50.0, 50.0, 900.0, 1.0));
     assert_eq!(ceiling.setting.threads, 3, "80 % of four cores");
+    let at_the_limit: Vec<_> = ceiling.decisions.iter().filter(|it| it.from == it.to).collect();
+    assert_eq!(at_the_limit.len(), 1, "that is said once: {:?}", ceiling.decisions);
+    insta::assert_snapshot!(at_the_limit[0], @"step 12: threads stay at 3: a step waits 250.0 ms of 300.0 ms and they work 100 % of the time: more would help, and are not allowed (cores, --cpu-ceiling)");
+}
+
+/// The first steps of a model take longer: it was said that making more batches ahead had made them shorter.
+#[test]
+fn what_the_model_gains_by_itself_is_credited_to_nothing() {
+    let mut tuner = Tuner::new(Limits { tune_threads: false, ..LIMITS }, Setting { threads: 2, depth: 1 });
+    played(&mut tuner, 40, |step, _| millis(20.0, if step < 6 { 110.0 } else { 45.0 }, 40.0, 1.0));
+    let first = &tuner.decisions[0];
+    insta::assert_snapshot!(first, @"step 6: prefetch 1 → 4, because a step waits 20.0 ms of 130.0 ms and threads work 15 % of the time: some batches come late, others wait. Steps took 130.0 ms, expected 110.0 ms, were 65.0 ms, of which the model's own part became 65.0 ms shorter by itself: taken back");
 }
 
 #[test]
