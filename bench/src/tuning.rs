@@ -213,10 +213,10 @@ fn searched(workload: &Workload, data: &Path) -> Result<()> {
         shares[0],
         shares[ROUNDS - 1],
     ));
-    say(&format!("           samples a second:{table}"));
+    say(&format!("                samples a second:{table}"));
     for row in &found.rows {
         say(&format!(
-            "           tried {}: predicted {:.0}, measured {:.0} in {} runs, {} of them long",
+            "                tried {}: predicted {:.0}, measured {:.0} in {} runs, {} of them long",
             words(&row.point),
             row.predicted.unwrap_or(0.0),
             row.measured.unwrap_or(0.0),
@@ -264,7 +264,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         ));
         say(&format!("          {table}"));
         for decision in &report.tuning {
-            say(&format!("           {decision}"));
+            say(&format!("                {decision}"));
         }
         let mut burner = None;
         let (walls, pipeline) =
@@ -281,7 +281,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let report = pipeline.report();
         let late = report.tuning.iter().filter(|it| it.step > STEPS as u64 && it.from != it.to).count();
         say(&format!(
-            "           with {cores} others from step {STEPS} on: busy {} % before, then {} %; {late} changes after, {} threads and {} ahead at the end",
+            "                with {cores} others from step {STEPS} on: busy {} % before, then {} %; {late} changes after, {} threads and {} ahead at the end",
             (100.0 * workload.busy(&walls[LEARNED..STEPS])).round(),
             shares.join(", "),
             report.threads,

@@ -124,7 +124,7 @@ impl Caching {
 /// What a cache did, in a line or two.
 pub(crate) fn told(cache: &CacheReport) -> String {
     if cache.level == Level::Off {
-        return format!("cache     off: {}", cache.why.as_deref().unwrap_or("nothing is kept"));
+        return format!("cache     {}", cache.why.as_deref().unwrap_or("off: nothing is kept"));
     }
     let count = cache.hits + cache.misses;
     let share = if count > 0 { 100.0 * cache.hits as f64 / count as f64 } else { 0.0 };

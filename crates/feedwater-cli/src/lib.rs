@@ -105,8 +105,13 @@ fn parsed(arguments: impl IntoIterator<Item = OsString>) -> Result<(Command, Vec
     if let Ok(Cli { command: Command::Tune(options) }) = &read
         && let Some(file) = options.config()
     {
-        arguments = train::config::tuned(&arguments, file).map_err(|error| failed(&error))?;
+        let file = file.to_owned();
+        arguments = train::config::tuned(&arguments, &file, options.data_dir.is_some())
+            .map_err(|error| failed(&error))?;
         read = Cli::try_parse_from(&arguments);
+        if read.is_err() {
+            eprintln!("hint: `{}` may have said so", file.display());
+        }
     }
     match read {
         Ok(cli) => Ok((cli.command, arguments)),

@@ -207,7 +207,7 @@ fn build(options: &Build) -> miette::Result<u8> {
         samples - made,
         human_bytes(cache.written_bytes),
     );
-    if cache.trouble.is_some() {
+    if cache.trouble.is_some() && cache.entries < samples {
         said += "; not all could be kept";
     }
     if let Some(left_out) = run::left_out(&report) {
@@ -290,7 +290,12 @@ fn verify(place: &Where) -> miette::Result<u8> {
         let _ = write!(said, "\n  {line}");
     }
     if verified.damaged > 0 {
-        said += "\nhint: a run makes anew what is damaged; `feedwater cache clear --damaged` drops the files";
+        said += "\nhint: a run makes anew what is damaged; ";
+        said += if verified.damaged_shards.is_empty() {
+            "`feedwater cache clear` drops it all"
+        } else {
+            "`feedwater cache clear --damaged` drops the files"
+        };
     }
     println(&said, place.json, &json!({"version": 1, "folder": folder, "verified": verified}))?;
     Ok(u8::from(verified.damaged > 0))

@@ -65,7 +65,10 @@ pub(crate) struct Options {
     data: PathBuf,
     /// The data, where a configuration is given
     #[arg(long, visible_alias = "train-data", value_name = "DIR")]
-    data_dir: Option<PathBuf>,
+    pub(crate) data_dir: Option<PathBuf>,
+    /// Threads and prefetch are those of the configuration
+    #[arg(long, hide = true)]
+    as_it_is: bool,
     /// What the model would be; found by looking where it is left out
     #[arg(long, value_enum)]
     task: Option<Task>,
@@ -273,7 +276,7 @@ fn table(options: &Options, base: &Point, found: &Found) -> String {
     for Row { point, predicted, measured, runs, .. } in &found.rows {
         let number = |rate: Option<f64>| rate.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}"));
         let mut mark = if *point == found.best { "  best" } else { "" }.to_owned();
-        if point == base && options.config().is_some() {
+        if point == base && options.as_it_is {
             mark += "  as it is";
         }
         let (predicted, measured) = (number(*predicted), number(*measured));
@@ -286,24 +289,19 @@ fn table(options: &Options, base: &Point, found: &Found) -> String {
         text,
         "`train` keeps to its threads and prefetch; with --threads auto --prefetch auto it finds them out as it runs."
     );
-    let is_read = file.file_name().is_some_and(|name| name == FILE);
-    match options.config() {
-        // What a file says that is named counts more than one that is found.
-        Some(config) if *base != found.best => {
-            let _ = writeln!(
-                text,
-                "hint: `{}` counts more where `train --config` names it: put them there, or take its own out",
-                config.display()
-            );
-        }
-        None if !is_read => {
-            let _ = writeln!(
-                text,
-                "hint: commands read {FILE} where they are started; this one, `feedwater train … --config {}`",
-                file.display()
-            );
-        }
-        _ => {}
+    if let Some(config) = options.config() {
+        let _ = writeln!(
+            text,
+            "hint: what `{}` itself says of these counts more where `train --config` names it",
+            config.display()
+        );
+    }
+    if file.file_name().is_none_or(|name| name != FILE) {
+        let _ = writeln!(
+            text,
+            "hint: commands read {FILE} where they are started; this one, `feedwater train … --config {}`",
+            file.display()
+        );
     }
     text
 }

@@ -39,31 +39,46 @@ pub(crate) fn spliced(arguments: Vec<OsString>) -> miette::Result<Vec<OsString>>
     Ok(spliced)
 }
 
-/// The arguments of `tune CONFIG`, with what the configuration says that `tune` has a flag for: its data, above all.
-pub(crate) fn tuned(arguments: &[OsString], file: &Path) -> miette::Result<Vec<OsString>> {
-    let command = crate::Cli::command();
-    let command = command.find_subcommand("tune").into_iter();
-    let names: Vec<&str> = command.flat_map(names).collect();
-    let is_said = |flag: &String| names.contains(&name(flag)) && !flag.ends_with("=auto");
-    let level = |flag: String| match flag.as_str() {
-        "--cache=off" => None,
-        // It is tried, at the level that there is to try.
-        _ if name(&flag) == "cache" => Some("--cache".to_owned()),
-        _ => Some(flag),
+/// What `tune` takes from a configuration of `train`.
+const TUNED: [&str; 11] = [
+    "data-dir",
+    "train-data",
+    "batch-size",
+    "tokenizer",
+    "threads",
+    "num-workers",
+    "dataloader-num-workers",
+    "prefetch",
+    "prefetch-buffer-size",
+    "cache",
+    "bad-ceiling",
+];
+
+/// The arguments of `tune CONFIG`, with what the configuration says: its data, above all, unless the command line says where
+/// they are.
+pub(crate) fn tuned(arguments: &[OsString], file: &Path, has_data: bool) -> miette::Result<Vec<OsString>> {
+    // What is found out while it runs, and no cache, is what there is without a word.
+    let is_said = |flag: &String| {
+        let value = flag.split_once('=').map_or("", |(_, value)| value);
+        TUNED.contains(&name(flag)) && !["auto", "0", "off"].contains(&value)
     };
-    let flags: Vec<String> = flags_of(file, "train")?.into_iter().filter(is_said).filter_map(level).collect();
-    let is_data = |flag: &String| ["data-dir", "train-data"].contains(&name(flag));
-    if !flags.iter().any(is_data)
-        && !arguments.iter().any(|word| word.to_str().is_some_and(|word| is_data(&word.to_owned())))
-    {
+    let mut flags = flags_of(file, "train")?;
+    flags.retain(is_said);
+    let says = |names: &[&str]| flags.iter().any(|flag| names.contains(&name(flag)));
+    if !has_data && !says(&TUNED[..2]) {
         return Err(miette!(
             help = "`data_dir: data/speech` in it says so, or --data-dir",
             "`{}` does not say where the data is",
             file.display()
         ));
     }
+    let as_it_is = says(&TUNED[4..9]) && !says(&["cache"]);
+    // A level is tried, at the one that there is to try.
+    let flag = |flag: String| if name(&flag) == "cache" { "--cache".to_owned() } else { flag };
+    let mut flags: Vec<OsString> = flags.into_iter().map(flag).map(OsString::from).collect();
+    flags.extend(as_it_is.then(|| "--as-it-is".into()));
     let (before, behind) = arguments.split_at(2);
-    Ok([before, &flags.into_iter().map(OsString::from).collect::<Vec<_>>(), behind].concat())
+    Ok([before, &flags, behind].concat())
 }
 
 /// All names that a command's flags have.
@@ -158,8 +173,10 @@ fn flags_of(path: &Path, command: &str) -> miette::Result<Vec<String>> {
     }
     let mut flags = Vec::new();
     flatten(&said, &mut flags).map_err(wrong)?;
-    // Elsewhere it is what is done where nothing is said.
-    flags.retain(|flag| command == "train" || !flag.ends_with("=auto") || name(flag) == "cache");
+    // It says itself what it tries.
+    flags.retain(|flag| {
+        command != "profile" || !TUNED[4..9].contains(&name(flag)) || !flag.ends_with("=auto")
+    });
     Ok(flags)
 }
 
@@ -242,7 +259,7 @@ mod tests {
         assert_eq!(reads(&words("feedwater cache build data")), Some(("cache", 3)));
         fs::write(&path, "threads = \"auto\"\nprefetch = 3\n").unwrap();
         assert_eq!(flags_of(&path, "train").unwrap(), ["--prefetch=3", "--threads=auto"]);
-        assert_eq!(flags_of(&path, "profile").unwrap(), ["--prefetch=3"], "it says itself what it tries");
+        assert_eq!(flags_of(&path, "profile").unwrap(), ["--prefetch=3"]);
         fs::write(&path, "threads = 2\n\n[profil]\nbatch-size = 8\n").unwrap();
         let said = flags_of(&path, "profile").unwrap_err().to_string();
         assert!(said.contains("there is no section [profil]: there are train, profile, cache"), "{said}");
@@ -267,21 +284,27 @@ mod tests {
             fs::write(&path, text).unwrap();
             let words = [&["feedwater", "tune", path.to_str().unwrap()], more].concat();
             let words: Vec<OsString> = words.into_iter().map(OsString::from).collect();
-            tuned(&words, &path)
+            tuned(&words, &path, !more.is_empty())
                 .map(|words| words.into_iter().filter_map(|word| word.into_string().ok()).collect())
         };
         let text = "model_size: tiny\nbatch_size: auto\ncache: features\ndata:\n  train_data: clips\n  num_workers: 24\n  prefetch_buffer_size: 6\n";
         let said: Vec<String> = tuned(text, &[]).unwrap();
-        let expected = ["--cache", "--num-workers=24", "--prefetch-buffer-size=6", "--train-data=clips"];
+        let mut expected = ["--cache", "--train-data=clips", "--num-workers=24", "--prefetch-buffer-size=6"];
+        expected.sort_unstable();
+        let (flags, rest) = said[2..].split_at(4);
+        let mut flags = flags.to_vec();
+        flags.sort_unstable();
         assert_eq!(
-            said[2..6].iter().collect::<std::collections::BTreeSet<_>>(),
-            expected.map(str::to_owned).iter().collect()
+            (flags.as_slice(), rest),
+            (expected.map(str::to_owned).as_slice(), &[path.to_str().unwrap().to_owned()][..])
         );
-        assert_eq!(said[6..], [path.to_str().unwrap()]);
+        let said: Vec<String> =
+            tuned("task: classify\njson: true\nnum_workers: 0\nprefetch: 3\n", &["--data-dir=clips"])
+                .unwrap();
+        assert_eq!(said[2..4], ["--prefetch=3", "--as-it-is"], "what means something else there is left out");
         let error = tuned("num_workers: 24\n", &[]).unwrap_err().to_string();
         assert!(error.ends_with("does not say where the data is"), "{error}");
         assert!(tuned("num_workers: 24\n", &["--data-dir=clips"]).is_ok());
-        assert!(tuned("num_workers: 24\n", &["--data-dir", "clips"]).is_ok());
     }
 
     #[test]

@@ -209,6 +209,8 @@ impl Shards {
                 Ok(shard) => index.shards.push(Arc::new(shard)),
                 // Taken away meanwhile, or being begun.
                 Err(None) if !first || size(&self.folder, &name) <= shard::DATA_HEAD => {}
+                // Or it has been begun since.
+                Err(None) if Shard::open(&self.folder, &name, &self.chain).is_ok() => {}
                 Err(None) => {
                     self.counts.damaged.fetch_add(1, Relaxed);
                     self.trouble(format!("`{name}` is not used: one of its two files is gone or empty"));

@@ -76,7 +76,7 @@ pub struct Verified {
     pub bytes: u64,
     /// What is wrong with which shard.
     pub wrong: Vec<String>,
-    /// The shards in which something is damaged.
+    /// The shards in which something is damaged; not those of another version, or that may not be read.
     pub damaged_shards: Vec<String>,
 }
 
@@ -88,11 +88,14 @@ pub fn verify(folder: &Path, mut shard: impl FnMut(u64, u64)) -> Verified {
     let mut keys = Keys::default();
     for (number, name) in names.into_iter().enumerate() {
         let before = verified.damaged;
+        let mut is_ours = true;
         if let Err(why) = verify_shard(folder, &name, &mut verified, &mut keys) {
             verified.damaged += 1;
+            is_ours = matches!(why, Wrong::Damaged(_));
+            let (Wrong::Damaged(why) | Wrong::Elses(why)) = why;
             verified.wrong.push(format!("{name}: {why}"));
         }
-        if verified.damaged > before {
+        if is_ours && verified.damaged > before {
             verified.damaged_shards.push(name);
         }
         shard(number as u64 + 1, count);
@@ -109,12 +112,22 @@ struct Keys {
     damaged: Vec<([u8; 32], Key)>,
 }
 
-fn verify_shard(folder: &Path, name: &str, verified: &mut Verified, keys: &mut Keys) -> Result<(), String> {
+/// Why a shard cannot be used at all.
+enum Wrong {
+    /// By anybody.
+    Damaged(String),
+    /// By this user, or this version.
+    Elses(String),
+}
+
+fn verify_shard(folder: &Path, name: &str, verified: &mut Verified, keys: &mut Keys) -> Result<(), Wrong> {
     let (index, data) = match shard::open(folder, name) {
         Ok((index, data)) if index.size().unwrap_or(0) > 0 => (index, data),
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.to_string()),
-        Err(_) if size(folder, name) > shard::DATA_HEAD => {
-            return Err("one of its two files is gone".to_owned());
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(Wrong::Elses(error.to_string()));
+        }
+        _ if size(folder, name) > shard::DATA_HEAD => {
+            return Err(Wrong::Damaged("one of its two files is gone or empty".to_owned()));
         }
         // It was begun, and no more.
         _ => {
@@ -122,11 +135,16 @@ fn verify_shard(folder: &Path, name: &str, verified: &mut Verified, keys: &mut K
             return Ok(());
         }
     };
-    let head = shard::read_head(&index).ok_or_else(|| shard::why_not(&index))?;
+    let Some(head) = shard::read_head(&index) else {
+        let why = shard::why_not(&index).to_owned();
+        return Err(if why == shard::ANOTHER_VERSION { Wrong::Elses(why) } else { Wrong::Damaged(why) });
+    };
     if !shard::belongs(&data, head.shard) {
-        return Err("its data are damaged, or another's".to_owned());
+        return Err(Wrong::Damaged("its data are damaged, or another's".to_owned()));
     }
-    let records = shard::read_records(&index, &head, 0).map_err(|error| error.to_string())?;
+    // Before its records are read: of what a run adds meanwhile, the record comes behind the entry.
+    let written = data.size().unwrap_or(0);
+    let records = shard::read_records(&index, &head, 0).map_err(|error| Wrong::Elses(error.to_string()))?;
     let (mut damaged, mut end, mut longest) = (0, shard::DATA_HEAD, 0);
     let mut bytes = Vec::new();
     let rest = (index.size().unwrap_or(0).saturating_sub(head.bytes)) % shard::RECORD as u64;
@@ -153,7 +171,7 @@ fn verify_shard(folder: &Path, name: &str, verified: &mut Verified, keys: &mut K
             keys.damaged.push(key);
         }
     }
-    let behind = data.size().unwrap_or(0).saturating_sub(end);
+    let behind = written.saturating_sub(end);
     if behind > A_FEW * longest.max(LEAST_LOST) {
         // Whoever was ended had written one entry that has no record.
         verified.damaged += 1;

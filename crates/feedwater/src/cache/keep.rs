@@ -425,9 +425,7 @@ impl Kept {
 fn behind(level: Level, stages: &[Arc<dyn Stage>], count: usize) -> Option<String> {
     let random = stages.get(count).filter(|_| matches!(level, Level::Features | Level::Ram))?.name();
     let late = stages[count..].iter().find(|stage| ["log_mel", "tokenize"].contains(&stage.name()))?.name();
-    Some(format!(
-        "`{random}` may give something else each time, so `{late}` behind it is not kept: put `{late}` before it"
-    ))
+    Some(format!("`{random}` may give something else each time, so `{late}` behind it is not kept"))
 }
 
 /// How many stages a level keeps.

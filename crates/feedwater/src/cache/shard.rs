@@ -192,12 +192,14 @@ pub(crate) struct Head {
     pub(crate) bytes: u64,
 }
 
+pub(crate) const ANOTHER_VERSION: &str = "it was written by another version of Feedwater";
+
 /// Why an index whose head cannot be read cannot be used.
 pub(crate) fn why_not(index: &dyn ReadAt) -> &'static str {
     let mut begin = [0; 12];
     let known = read_exact_at(index, &mut begin, 0).is_ok() && begin.starts_with(MAGIC);
     if known && begin[8..] != VERSION.to_le_bytes() {
-        "it was written by another version of Feedwater"
+        ANOTHER_VERSION
     } else {
         "the head of its index is damaged"
     }

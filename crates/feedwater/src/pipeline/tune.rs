@@ -144,11 +144,7 @@ impl fmt::Display for Decision {
         };
         write!(f, ", {tense} {}", span(*nanos))?;
         if self.own_gain_nanos > 0.0 {
-            write!(
-                f,
-                ", of which the model's own part became {} shorter by itself",
-                span(self.own_gain_nanos)
-            )?;
+            write!(f, " (the model's own part became {} shorter by itself)", span(self.own_gain_nanos))?;
         }
         write!(f, ": {came}")
     }
@@ -394,7 +390,8 @@ impl Tuner {
                 // While the dearest is made, the model works off what is there.
                 let longest = (2.0 * now.dearest / now.own.max(1.0)).ceil() as usize;
                 let to = (depth * DEEPER).max(longest).min(self.limits.depth);
-                let why = if busy < SATURATED && threads >= most && needed > most {
+                let why = if busy < SATURATED && self.limits.tune_threads && threads >= most && needed > most
+                {
                     format!(
                         "{waits}, no more threads are allowed (cores, --cpu-ceiling), and they work {:.0} % of the time: what is made ahead may bridge what takes long",
                         100.0 * busy

@@ -100,7 +100,7 @@ fn what_the_model_gains_by_itself_is_credited_to_nothing() {
     let mut tuner = Tuner::new(Limits { tune_threads: false, ..LIMITS }, Setting { threads: 2, depth: 1 });
     played(&mut tuner, 40, |step, _| millis(20.0, if step < 6 { 110.0 } else { 45.0 }, 40.0, 1.0));
     let first = &tuner.decisions[0];
-    insta::assert_snapshot!(first, @"step 6: prefetch 1 → 4, because a step waits 20.0 ms of 130.0 ms and threads work 15 % of the time: some batches come late, others wait. Steps took 130.0 ms, expected 110.0 ms, were 65.0 ms, of which the model's own part became 65.0 ms shorter by itself: taken back");
+    insta::assert_snapshot!(first, @"step 6: prefetch 1 → 4, because a step waits 20.0 ms of 130.0 ms and threads work 15 % of the time: some batches come late, others wait. Steps took 130.0 ms, expected 110.0 ms, were 65.0 ms (the model's own part became 65.0 ms shorter by itself): taken back");
 }
 
 #[test]
