@@ -14,7 +14,9 @@ fn feedwater() -> Command {
 }
 
 fn printed(arguments: &[&str], folder: &Path) -> String {
-    let done = feedwater().args(arguments).current_dir(folder).assert().success();
+    let cache = folder.join("cache");
+    let done =
+        feedwater().args(arguments).current_dir(folder).env("FEEDWATER_CACHE", cache).assert().success();
     String::from_utf8(done.get_output().stdout.clone()).unwrap()
 }
 
@@ -65,6 +67,9 @@ fn a_record_a_report_and_a_trace_can_be_kept() {
     assert_eq!(json["run"]["run"]["settings"]["threads"], 1);
     assert!(json["run"]["samples_per_second"].as_f64().unwrap() > 0.0);
     assert!(json["tuned"]["overhead_percent"].as_f64().unwrap() >= 0.0);
+    // What a cache would bring was tried on some samples, in no folder that stays.
+    assert!(json["run"]["run"]["host"]["cached_nanos_per_mib"].as_f64().unwrap() > 0.0);
+    assert!(!folder.path().join("cache").exists());
     // No accelerator, so nothing is said of how busy it is.
     assert!(json["run"]["busy_percent"].is_null());
     let text = printed(&["report", "run.jsonl"], folder.path());

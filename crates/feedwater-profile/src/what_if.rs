@@ -201,8 +201,12 @@ impl Facts<'_> {
         }
     }
 
-    /// The costs with features read from a cache, which memory holds.
+    /// The costs with features read from a cache, which memory holds. Where that was tried on some samples, there is nothing to
+    /// guess.
     fn cached(&self) -> Vec<Cost> {
+        if let Some(nanos) = self.record.run.host.cached_nanos_per_mib {
+            return self.reworked(|input| nanos * mib(input.bytes) / input.total_work_nanos().max(1) as f64);
+        }
         let fill = self.record.run.host.fill.last();
         let inputs = || self.record.steps.iter().filter_map(|step| step.input.as_ref());
         let times = if go_straight(inputs()) { CACHE_TO_FILL } else { CACHE_TO_FILL_BUFFERED };
@@ -243,6 +247,10 @@ pub(crate) fn cpu_share(record: &Record) -> f64 {
     (cpu as f64 / work as f64).clamp(0.0, 1.0)
 }
 
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
 /// What writing a mebibyte of a batch took.
 fn batch_nanos_per_mib(input: &Input) -> u64 {
     (input.work_nanos.get("batch").copied().unwrap_or(0) << 20) / input.bytes.max(1)
@@ -270,7 +278,6 @@ fn cached_share(input: &Input, find: (f64, f64), nanos_per_mib: f64, most_nanos_
         some.map(|(_, nanos)| nanos).sum()
     };
     let files = of(&["read", "decode"]) > 0;
-    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let find = if files { find.0 } else { find.1 };
     let read = mib(input.bytes - input.padding_bytes.min(input.bytes)) * nanos_per_mib;
     // Writing a batch is copying: where it took much longer, memory was touched for the first time, which is over by then.

@@ -23,7 +23,7 @@ use serde_json::json;
 use super::report::{print, write};
 use crate::caching::{self, Caching};
 use crate::profile::{
-    attach, cold,
+    attach, cold, kept,
     run::{self, Job},
     setup::{Setup, Task},
     verify,
@@ -206,14 +206,16 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     let tuned = Setup { threads: cores, prefetch: first.prefetch.max(4), ..first.clone() };
     let progress = progress_bar();
     let measure = |setup: &Setup, name: &str, file: PathBuf| -> miette::Result<Measured> {
-        if options.cold {
-            cold::forget(&setup.data)?;
-        }
         // A larger batch goes through the data faster; as many samples are as good as as many steps.
         let steps =
             (options.num_steps * options.batch_size / setup.batch_size).max(40).min(options.num_steps);
         // Asked before each run: it drifts.
-        let host = Host { crowding: Some(machine::crowding(cores)), ..host.clone() };
+        let crowding = Some(machine::crowding(cores));
+        let cached_nanos_per_mib = kept::nanos_per_mib(setup, scratch.path());
+        let host = Host { crowding, cached_nanos_per_mib, ..host.clone() };
+        if options.cold {
+            cold::forget(&setup.data)?;
+        }
         let job = Job { name, host: &host, devices: &devices, steps, record: &file, progress: &progress };
         let (mut record, report) = run::run(setup, &job)?;
         record.run.planned_steps = options.total_steps;

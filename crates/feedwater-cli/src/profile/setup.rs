@@ -7,7 +7,7 @@ use std::{
 
 use feedwater::{
     Audio, Batch, Builder, DType, LogMel, Noise, Npy, Pipeline, Policy, SpecAugment, Tokenize, Value, field,
-    source,
+    source::{self, Source},
 };
 use feedwater_profile::{record::Settings, what_if::Wish};
 use miette::miette;
@@ -109,7 +109,13 @@ pub(crate) struct Setup {
 impl Setup {
     /// The pipeline.
     pub(crate) fn build(&self) -> miette::Result<Pipeline> {
-        self.builder()?.build().map_err(|error| {
+        let data = source::open(&self.data).map_err(|error| miette!("{error}"))?;
+        self.build_on(data)
+    }
+
+    /// The pipeline, of other samples.
+    pub(crate) fn build_on(&self, data: Box<dyn Source>) -> miette::Result<Pipeline> {
+        self.builder(data)?.build().map_err(|error| {
             // Its hint is for who writes a pipeline; here a flag decides.
             let said = error.to_string();
             match said.split_once("\nhint: these are ") {
@@ -119,8 +125,8 @@ impl Setup {
         })
     }
 
-    fn builder(&self) -> miette::Result<Builder> {
-        let open = Pipeline::open(&self.data).map_err(|error| miette!("{error}"))?;
+    fn builder(&self, data: Box<dyn Source>) -> miette::Result<Builder> {
+        let open = Pipeline::from_source(data);
         let open = match &self.plain {
             Some(gate) => {
                 let gate = Arc::clone(gate);

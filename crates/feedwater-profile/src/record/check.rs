@@ -66,6 +66,8 @@ pub(super) fn run(run: &mut Run) -> Vec<String> {
     check(&mut host.usable_cores, "usable_cores", |cores| (0.001..=65_536.0).contains(cores), &mut wrong);
     check(&mut host.quota_cores, "quota_cores", |cores| (0.001..=65_536.0).contains(cores), &mut wrong);
     check(&mut host.crowding, "crowding", |by| (0.5..=100.0).contains(by), &mut wrong);
+    let nanos = &mut host.cached_nanos_per_mib;
+    check(nanos, "cached_nanos_per_mib", |nanos| (1.0..=1e12).contains(nanos), &mut wrong);
     let rises = host.fill.windows(2).all(|pair| pair[0].bytes < pair[1].bytes);
     if !rises || !host.fill.iter().all(|fill| (1.0..=1e9).contains(&fill.nanos_per_mib)) {
         host.fill.clear();

@@ -107,6 +107,10 @@ pub struct Host {
     /// What writing memory takes, for so much of it gone over in turn; the least first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fill: Vec<Fill>,
+    /// What a mebibyte of a batch takes of a core where its samples are kept in a cache: tried on some of this dataset, where that
+    /// was done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cached_nanos_per_mib: Option<f64>,
     /// What the data lies on, as far as that is known.
     pub disk: Option<String>,
 }

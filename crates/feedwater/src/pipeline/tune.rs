@@ -169,7 +169,8 @@ struct Window {
     chance: f64,
     own: f64,
     work: f64,
-    /// What the dearest batch took.
+    /// What most batches took, and the dearest.
+    usual: f64,
     dearest: f64,
     /// The share of the work in which a core was wanted.
     computed: f64,
@@ -179,8 +180,11 @@ impl Window {
     fn of(seen: &[Seen]) -> Self {
         let count = seen.len().max(1) as f64;
         let mean = |of: fn(&Seen) -> f64| seen.iter().map(of).sum::<f64>() / count;
-        let mut own: Vec<f64> = seen.iter().map(|step| step.own).collect();
-        own.sort_by(f64::total_cmp);
+        let middle = |of: fn(&Seen) -> f64| {
+            let mut all: Vec<f64> = seen.iter().map(of).collect();
+            all.sort_by(f64::total_cmp);
+            all.get(all.len() / 2).copied().unwrap_or(0.0)
+        };
         let (wait, work) = (mean(|step| step.wait), mean(|step| step.work));
         let squares = seen.iter().map(|step| (step.wait - wait).powi(2)).sum::<f64>();
         let computed = seen.iter().map(|step| step.computed).sum::<Option<f64>>().map(|sum| sum / count);
@@ -188,8 +192,9 @@ impl Window {
             wait,
             chance: squares / (count - 1.0).max(1.0) / count,
             // The middle: an evaluation or a checkpoint between two steps is not the model's pace.
-            own: own.get(own.len() / 2).copied().unwrap_or(0.0),
+            own: middle(|step| step.own),
             work,
+            usual: middle(|step| step.work),
             dearest: seen.iter().map(|step| step.work).fold(0.0, f64::max),
             // The system is asked now and then: of little work nothing is known.
             computed: computed
@@ -402,10 +407,11 @@ impl Tuner {
                         100.0 * busy
                     )
                 } else {
-                    format!("one batch takes {}, most take {}", span(now.dearest), span(now.work))
+                    format!("one batch takes {}, most take {}", span(now.dearest), span(now.usual))
                 };
-                // What is late now and then does not show when enough is ready.
-                let expected = now.own.max(now.work / self.setting.threads as f64);
+                // What is late now and then does not show when enough is ready; of a few steps with a dear batch among them, that
+                // may be all there is to say.
+                let expected = now.own.max(now.work / self.setting.threads as f64).min(step);
                 self.try_out(Kind::Deeper, to, why, now, expected);
             }
             if more && busy <= BUSY && !deeper {

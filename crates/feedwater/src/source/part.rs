@@ -48,6 +48,14 @@ pub fn hold_out(source: Box<dyn Source>, every: u64) -> (Part, Part) {
     (Part::new(Arc::clone(&whole), kept), Part::new(whole, held))
 }
 
+/// So many samples of a dataset, from all over it; all where there are no more.
+pub fn some(source: Box<dyn Source>, count: u64) -> Part {
+    let length = source.len();
+    let count = count.min(length);
+    let indices = (0..count).map(|number| number * length / count).collect();
+    Part::new(Arc::from(source), indices)
+}
+
 /// One sample of a dataset, by itself.
 pub fn only(source: &dyn Source, index: u64) -> Box<dyn Source> {
     Box::new(One { kind: source.kind(), key: source.key(index), sample: source.sample(index) })
@@ -147,6 +155,15 @@ mod tests {
         fn blocks(&self) -> Option<&[u64]> {
             Some(&self.0)
         }
+    }
+
+    #[test]
+    fn some_are_from_all_over_and_no_more_than_there_are() {
+        let few = some(Box::new(Blocks(vec![0, 100, 200])), 4);
+        assert_eq!(few.indices, [0, 75, 150, 225]);
+        assert_eq!(few.blocks(), Some(&[0, 2, 3][..]));
+        assert_eq!(some(Box::new(Blocks(vec![0])), 1_000).len(), 300);
+        assert_eq!(some(Box::new(Blocks(vec![0])), 0).len(), 0);
     }
 
     #[test]

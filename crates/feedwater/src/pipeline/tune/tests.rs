@@ -116,6 +116,16 @@ fn batches_that_come_late_now_and_then_are_made_earlier() {
     assert!(walls[60..].iter().all(|wall| (wall - 50e6).abs() < 1.0));
 }
 
+/// The mean of a few with a dear one among them was told as what most take, and steps were expected to become longer.
+#[test]
+fn what_most_batches_take_is_not_what_the_dear_one_makes_of_it() {
+    let mut tuner = Tuner::new(Limits { tune_threads: false, ..LIMITS }, Setting { threads: 2, depth: 4 });
+    played(&mut tuner, 8, |step, _| {
+        if step == 4 { millis(60.0, 25.0, 260.0, 1.0) } else { millis(20.0, 25.0, 64.0, 1.0) }
+    });
+    insta::assert_snapshot!(tuner.decisions[0], @"step 6: prefetch 4 → 21, because one batch takes 260.0 ms, most take 64.0 ms. Steps took 55.0 ms, expected 55.0 ms; not known yet");
+}
+
 #[test]
 fn what_does_not_help_is_taken_back_and_tried_ever_more_rarely() {
     let mut tuner = Tuner::new(LIMITS, WORST);
