@@ -205,6 +205,8 @@ impl Facts<'_> {
     /// guess.
     fn cached(&self) -> Vec<Cost> {
         if let Some(nanos) = self.record.run.host.cached_nanos_per_mib {
+            // By one thread; what was recorded was done by all.
+            let nanos = nanos * self.crowd(self.split.crew.map_or(1, |crew| crew.threads.max(1)));
             return self.reworked(|input| nanos * mib(input.bytes) / input.total_work_nanos().max(1) as f64);
         }
         let fill = self.record.run.host.fill.last();

@@ -225,6 +225,34 @@ fn files_are_known_by_their_place_or_by_what_is_in_them() {
     }
 }
 
+/// A link that leads elsewhere, to a file of the same size and time, gave what was made of the first.
+#[cfg(unix)]
+#[test]
+fn a_link_is_what_it_leads_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, kept) = (folder.path().join("data"), folder.path().join("cache"));
+    fs::create_dir(&data).unwrap();
+    for number in 0..2 {
+        let path = folder.path().join(format!("{number}.wav"));
+        fs::write(&path, wav(&clip(number, 1.0), 16_000)).unwrap();
+        File::options().append(true).open(path).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    }
+    let heard = |number: usize| {
+        let _ = fs::remove_file(data.join("clip.wav"));
+        std::os::unix::fs::symlink(folder.path().join(format!("{number}.wav")), data.join("clip.wav"))
+            .unwrap();
+        let flow = || {
+            let flow =
+                Pipeline::open(&data).unwrap().decode(Audio::mono(16_000)).log_mel(LogMel::whisper(80));
+            flow.batch(Batch::of(1)).threads(1)
+        };
+        let (got, report) = epochs(flow().cache(Cache::of(Level::Features).in_folder(&kept)), 1);
+        assert_eq!(got, epochs(flow(), 1).0, "clip {number}");
+        report.unwrap().misses
+    };
+    assert_eq!([heard(0), heard(1), heard(0)], [1, 1, 0]);
+}
+
 #[test]
 fn half_precision_is_exact_where_the_batch_is_and_else_another_run() {
     let folder = tempfile::tempdir().unwrap();
@@ -604,14 +632,21 @@ fn what_was_not_used_for_longest_makes_room_and_what_is_in_use_stays() {
     assert!((20..39).contains(&report.entries), "{report:?}");
     assert!(report.trouble.unwrap().contains("is as large as it may be"));
     assert!(bytes(&kept) <= whole * 3 / 4);
+    // The same run, the day after the next: what it has not come to yet is not what it does not need.
+    let aged = || {
+        for path in shards(&kept, "index").into_iter().chain(shards(&kept, "data")) {
+            let yesterday = SystemTime::now() - Duration::from_hours(25);
+            File::options().append(true).open(path).unwrap().set_modified(yesterday).unwrap();
+        }
+    };
+    aged();
+    let again = epochs(build(80).cache(cache()), 2).1.unwrap();
+    assert_eq!((again.entries, again.hits), (report.entries, 2 * report.entries), "{again:?}");
     // Another run cannot take what was used just now,
     let report = epochs(build(128).cache(cache()), 2).1.unwrap();
     assert!(report.entries <= 10, "{report:?}");
     // but what nobody has used for a day it can.
-    for path in shards(&kept, "index").into_iter().chain(shards(&kept, "data")) {
-        let yesterday = SystemTime::now() - Duration::from_hours(25);
-        File::options().append(true).open(path).unwrap().set_modified(yesterday).unwrap();
-    }
+    aged();
     let report = epochs(build(128).cache(cache()), 2).1.unwrap();
     assert!(report.entries > 10, "{report:?}");
     assert!(bytes(&kept) <= whole * 3 / 4);

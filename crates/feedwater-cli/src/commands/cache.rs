@@ -207,7 +207,7 @@ fn build(options: &Build) -> miette::Result<u8> {
         samples - made,
         human_bytes(cache.written_bytes),
     );
-    if cache.trouble.is_some() && cache.entries < samples {
+    if cache.failed + cache.refused > 0 {
         said += "; not all could be kept";
     }
     if let Some(left_out) = run::left_out(&report) {

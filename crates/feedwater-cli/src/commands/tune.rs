@@ -146,7 +146,6 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     if let Ok(style) = ProgressStyle::with_template("{msg:44} {bar:24} step {pos} of {len}") {
         progress.set_style(style);
     }
-    let space = space(options, task, cores);
     let base = Point {
         threads: options.threads.map_or(cores, usize::from),
         prefetch: usize::from(options.prefetch),
@@ -155,6 +154,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         half: false,
         cache: false,
     };
+    let space = space(options, task, cores, &base);
     let mut warmed: Vec<(Point, u64)> = Vec::new();
     let mut left_out = None;
     let found = search(&space, base, |point, times| {
@@ -214,21 +214,28 @@ fn may_write(file: &Path) -> miette::Result<()> {
     Ok(())
 }
 
-fn space(options: &Options, task: Task, cores: usize) -> Space {
+fn space(options: &Options, task: Task, cores: usize, base: &Point) -> Space {
     let mut threads: Vec<usize> = std::iter::successors(Some(1), |threads| Some(threads * 2))
         .take_while(|threads| *threads < cores)
         .collect();
     // Where samples wait for disks, more than there are cores.
     threads.extend([cores, 2 * cores, 4 * cores]);
+    let sorted = |mut list: Vec<usize>, own: usize| {
+        // What there is now has neighbours too.
+        list.push(own);
+        list.sort_unstable();
+        list.dedup();
+        list
+    };
     let mut batch_sizes = options.batch_sizes.clone();
     batch_sizes.push(options.batch_size);
     batch_sizes.sort_unstable();
     batch_sizes.dedup();
     let with = |wanted: bool| if wanted { vec![false, true] } else { vec![false] };
     Space {
-        threads,
+        threads: sorted(threads, base.threads),
         // With one alone, none is there while the next is made; a second takes the memory of a batch.
-        prefetch: vec![2, 4, 8, 16],
+        prefetch: sorted(vec![2, 4, 8, 16], base.prefetch),
         batch_sizes,
         buckets: with(task == Task::Npy || (task == Task::Whisper && options.pad_longest)),
         half: with(options.half && task != Task::Text),

@@ -40,27 +40,21 @@ pub(crate) fn spliced(arguments: Vec<OsString>) -> miette::Result<Vec<OsString>>
 }
 
 /// What `tune` takes from a configuration of `train`.
-const TUNED: [&str; 11] = [
-    "data-dir",
-    "train-data",
-    "batch-size",
-    "tokenizer",
-    "threads",
-    "num-workers",
-    "dataloader-num-workers",
-    "prefetch",
-    "prefetch-buffer-size",
-    "cache",
-    "bad-ceiling",
-];
+const TUNED: [&str; 6] = ["data-dir", "train-data", "batch-size", "tokenizer", "cache", "bad-ceiling"];
+/// Threads and batches ahead, by all their names.
+const FOUND_OUT: [&str; 5] =
+    ["threads", "num-workers", "dataloader-num-workers", "prefetch", "prefetch-buffer-size"];
+
+/// Whether a setting says what there is without a word: what is found out as it runs, and no cache.
+fn says_nothing(flag: &str) -> bool {
+    flag.split_once('=').is_some_and(|(_, value)| ["auto", "0", "off"].contains(&value))
+}
 
 /// The arguments of `tune CONFIG`, with what the configuration says: its data, above all, unless the command line says where
 /// they are.
 pub(crate) fn tuned(arguments: &[OsString], file: &Path, has_data: bool) -> miette::Result<Vec<OsString>> {
-    // What is found out while it runs, and no cache, is what there is without a word.
     let is_said = |flag: &String| {
-        let value = flag.split_once('=').map_or("", |(_, value)| value);
-        TUNED.contains(&name(flag)) && !["auto", "0", "off"].contains(&value)
+        (TUNED.contains(&name(flag)) || FOUND_OUT.contains(&name(flag))) && !says_nothing(flag)
     };
     let mut flags = flags_of(file, "train")?;
     flags.retain(is_said);
@@ -72,7 +66,7 @@ pub(crate) fn tuned(arguments: &[OsString], file: &Path, has_data: bool) -> miet
             file.display()
         ));
     }
-    let as_it_is = says(&TUNED[4..9]) && !says(&["cache"]);
+    let as_it_is = says(&FOUND_OUT) && !says(&["cache"]);
     // A level is tried, at the one that there is to try.
     let flag = |flag: String| if name(&flag) == "cache" { "--cache".to_owned() } else { flag };
     let mut flags: Vec<OsString> = flags.into_iter().map(flag).map(OsString::from).collect();
@@ -174,9 +168,7 @@ fn flags_of(path: &Path, command: &str) -> miette::Result<Vec<String>> {
     let mut flags = Vec::new();
     flatten(&said, &mut flags).map_err(wrong)?;
     // It says itself what it tries.
-    flags.retain(|flag| {
-        command != "profile" || !TUNED[4..9].contains(&name(flag)) || !flag.ends_with("=auto")
-    });
+    flags.retain(|flag| command != "profile" || !FOUND_OUT.contains(&name(flag)) || !says_nothing(flag));
     Ok(flags)
 }
 

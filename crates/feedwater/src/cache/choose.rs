@@ -26,6 +26,8 @@ pub struct Cost {
     pub nanos: f64,
     /// Bytes.
     pub bytes: f64,
+    /// Bytes of all samples that are kept so already.
+    pub there_bytes: f64,
 }
 
 /// What was measured on a few samples.
@@ -97,7 +99,7 @@ pub fn choose(costs: &Costs, room: &Room) -> Choice {
         let fits = if level == Level::Ram {
             bytes <= room.memory_bytes * SHARE_OF_MEMORY
         } else {
-            bytes <= room.disk_bytes * SHARE_OF_DISK
+            bytes <= room.disk_bytes * SHARE_OF_DISK + cost.there_bytes
         };
         let better = best.is_none_or(|(_, known, fastest)| {
             time * AS_GOOD < fastest || (time < fastest * AS_GOOD && cost.bytes < known.bytes)
@@ -166,8 +168,24 @@ mod tests {
     };
 
     fn costs(samples: u64, raw: (f64, f64), decoded: (f64, f64), features: (f64, f64)) -> Costs {
-        let cost = |(micros, kilobytes): (f64, f64)| Cost { nanos: micros * 1e3, bytes: kilobytes * 1e3 };
+        let cost = |(micros, kilobytes): (f64, f64)| Cost {
+            nanos: micros * 1e3,
+            bytes: kilobytes * 1e3,
+            there_bytes: 0.0,
+        };
         Costs { samples, raw: cost(raw), decoded: Some(cost(decoded)), features: Some(cost(features)) }
+    }
+
+    /// It took what it had written itself for want of room.
+    #[test]
+    fn what_is_there_already_needs_no_room() {
+        let mut costs = costs(1_000_000, (60.0, 160.0), (9_000.0, 640.0), (10_000.0, 320.0));
+        let room = Room { disk_bytes: 500e9, ..ROOM };
+        assert_eq!(choose(&costs, &room).level, Level::Features);
+        let after = Room { disk_bytes: 180e9, ..ROOM };
+        assert_ne!(choose(&costs, &after).level, Level::Features);
+        costs.features = costs.features.map(|cost| Cost { there_bytes: 320e9, ..cost });
+        assert_eq!(choose(&costs, &after).level, Level::Features);
     }
 
     #[test]

@@ -19,10 +19,9 @@ use feedwater_profile::machine;
 
 use super::{
     key::{ByKey, Chain, Key},
-    shard::{self, Checking, Head, Record},
+    shard::{self, Checking, Head, Record, Unusable, paths, size},
 };
 use crate::read::{
-    ReadAt,
     mapped::{Mapped, View},
     read_exact_at, write_all_at,
 };
@@ -44,6 +43,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// A shard that was used this recently may be in use; one of the same chain may be what this run comes to later.
 const IN_USE: Duration = Duration::from_mins(10);
 const IN_USE_OF_CHAIN: Duration = Duration::from_hours(24);
+/// So many files stay open: a process may have a thousand or so, and the dataset wants some too.
+const KEPT_OPEN: usize = 256;
+/// Where there is no room, none is looked for again for this long.
+const ROOM_PAUSE: Duration = Duration::from_mins(1);
 /// How often the time at which a shard was used is written down.
 const TOUCH_EVERY: Duration = Duration::from_mins(1);
 
@@ -54,6 +57,8 @@ pub(super) struct Counts {
     pub(super) damaged: AtomicU64,
     /// Entries that could not be written.
     pub(super) failed: AtomicU64,
+    /// Entries that were not, for want of room or because a write had just failed.
+    pub(super) refused: AtomicU64,
     pub(super) written_bytes: AtomicU64,
 }
 
@@ -64,6 +69,10 @@ pub(super) struct Shards {
     most_bytes: Option<u64>,
     write: Write,
     index: RwLock<Index>,
+    /// When others' shards were looked for; held by whoever does. Nobody who finds an entry waits for that.
+    looked: Mutex<Option<Instant>>,
+    /// How often an entry was asked for.
+    lookups: AtomicU64,
     writer: Mutex<Writer>,
     pub(super) counts: Counts,
     /// What went wrong first, for people.
@@ -74,7 +83,6 @@ pub(super) struct Shards {
 struct Index {
     places: ByKey<Place>,
     shards: Vec<Arc<Shard>>,
-    looked: Option<Instant>,
 }
 
 #[derive(Clone, Copy)]
@@ -86,9 +94,13 @@ struct Place {
 struct Shard {
     name: String,
     head: Head,
-    /// Looked at now and then: one open file a shard is enough where a cache has hundreds.
+    /// Looked at now and then.
     index: PathBuf,
-    data: File,
+    data: PathBuf,
+    /// The data, once they were used, if they stay open: a cache may have more shards than a process may have files. What nobody has
+    /// used is not open, so that there is room when it is taken away.
+    open: OnceLock<Option<File>>,
+    stays_open: bool,
     /// The data, to be read in place; nothing where that cannot be.
     mapped: OnceLock<Option<Arc<Mapped>>>,
     /// Something of it was not what was written.
@@ -102,9 +114,8 @@ struct Shard {
 #[derive(Default)]
 struct Writer {
     current: Option<Open>,
+    /// There was no room, or a write has failed.
     not_before: Option<Instant>,
-    /// Why nothing is added any more.
-    full: bool,
 }
 
 struct Open {
@@ -130,6 +141,8 @@ impl Shards {
             most_bytes,
             write,
             index: RwLock::default(),
+            looked: Mutex::default(),
+            lookups: AtomicU64::new(0),
             writer: Mutex::default(),
             counts: Counts::default(),
             trouble: Mutex::default(),
@@ -157,6 +170,7 @@ impl Shards {
 
     /// How many bytes the entry of a key has.
     pub(super) fn find(&self, key: Key) -> Option<Found> {
+        self.lookups.fetch_add(1, Relaxed);
         if let Some(found) = self.known(key) {
             return Some(found);
         }
@@ -172,67 +186,88 @@ impl Shards {
     /// Reads an entry into bytes of its length. Whether it is what was written; where it is not, it is forgotten.
     pub(super) fn read(&self, found: &Found, into: &mut [u8]) -> bool {
         let record = &found.place.record;
-        let whole = read_exact_at(&found.shard.data, into, record.offset).is_ok()
-            && shard::check(record.key, into) == record.check;
-        if whole {
+        let read = found.shard.with_data(|data| {
+            read_exact_at(data, into, record.offset).map_err(|fault| io::Error::other(fault.reason))
+        });
+        if read.is_ok() && shard::check(record.key, into) == record.check {
             found.shard.touch();
             return true;
         }
+        // Somebody made room.
+        if read.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+            self.forget(record);
+            return false;
+        }
         self.counts.damaged.fetch_add(1, Relaxed);
         self.trouble(format!("an entry of `{}.data` is damaged", found.shard.name));
+        self.forget(record);
+        false
+    }
+
+    fn forget(&self, record: &Record) {
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
         if index.places.get(&record.key).is_some_and(|place| place.record == *record) {
             index.places.remove(&record.key);
         }
-        false
     }
 
     /// Looks for what others have added. Whether there was anything.
     fn look(&self, first: bool) -> bool {
-        {
-            let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
-            if !first && index.looked.is_some_and(|looked| looked.elapsed() < LOOK_EVERY) {
-                return false;
-            }
-        }
-        let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
-        if !first && index.looked.is_some_and(|looked| looked.elapsed() < LOOK_EVERY) {
+        // Somebody looks already, or has just looked.
+        let Ok(mut looked) = self.looked.try_lock() else { return false };
+        if !first && looked.is_some_and(|looked| looked.elapsed() < LOOK_EVERY) {
             return false;
         }
-        index.looked = Some(Instant::now());
-        let before = index.places.len();
+        *looked = Some(Instant::now());
+        let known: Vec<Arc<Shard>> = self.index.read().unwrap_or_else(PoisonError::into_inner).shards.clone();
+        let mut new = Vec::new();
         for name in names(&self.folder, &shard::prefix(&self.chain)) {
-            if index.shards.iter().any(|shard| shard.name == name) {
+            if known.iter().any(|shard| shard.name == name) {
                 continue;
             }
-            match Shard::open(&self.folder, &name, &self.chain) {
-                Ok(shard) => index.shards.push(Arc::new(shard)),
-                // Taken away meanwhile, or being begun.
-                Err(None) if !first || size(&self.folder, &name) <= shard::DATA_HEAD => {}
-                // Or it has been begun since.
-                Err(None) if Shard::open(&self.folder, &name, &self.chain).is_ok() => {}
-                Err(None) => {
+            let stays_open = known.len() + new.len() < KEPT_OPEN;
+            match Shard::open(&self.folder, &name, &self.chain, stays_open) {
+                Ok(shard) => new.push(Arc::new(shard)),
+                // Said once: another look finds it again.
+                Err(_) if !first => {}
+                Err(Unusable::NotThere) => {}
+                Err(Unusable::Elses(why)) => self.trouble(format!("`{name}` is not used: {why}")),
+                Err(Unusable::Damaged(why)) => {
                     self.counts.damaged.fetch_add(1, Relaxed);
-                    self.trouble(format!("`{name}` is not used: one of its two files is gone or empty"));
-                }
-                Err(Some(why)) => {
-                    // Once: another look finds it again.
-                    if first {
-                        self.counts.damaged.fetch_add(1, Relaxed);
-                        self.trouble(format!("`{name}` is not used: {why}"));
-                    }
+                    self.trouble(format!("`{name}` is not used: {why}"));
                 }
             }
         }
-        for at in 0..index.shards.len() {
-            let shard = index.shards[at].clone();
-            self.catch_up(&shard, at as u32, &mut index);
+        let mut places = Vec::new();
+        for (at, shard) in known.iter().enumerate() {
+            self.catch_up(shard, at, &mut places);
+        }
+        let of_known = places.len();
+        let mut of_new = Vec::new();
+        for shard in new {
+            let from = places.len();
+            self.catch_up(&shard, 0, &mut places);
+            of_new.push((shard, from..places.len()));
+        }
+        // Nobody else adds shards but the one who writes, and that is its own.
+        let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+        let before = index.places.len();
+        index.places.extend(places[..of_known].iter().copied());
+        for (shard, range) in of_new {
+            if index.shards.iter().any(|known| known.name == shard.name) {
+                continue;
+            }
+            index.shards.push(shard);
+            let at = index.shards.len() as u32 - 1;
+            index
+                .places
+                .extend(places[range].iter().map(|(key, place)| (*key, Place { shard: at, ..*place })));
         }
         index.places.len() > before
     }
 
     /// Reads the records that a shard has more than last time.
-    fn catch_up(&self, shard: &Shard, at: u32, index: &mut Index) {
+    fn catch_up(&self, shard: &Shard, at: usize, places: &mut Vec<(Key, Place)>) {
         let mut seen = lock(&shard.seen);
         let known = shard.head.bytes + u64::from(*seen) * shard::RECORD as u64;
         if fs::metadata(&shard.index).is_ok_and(|about| about.len() < known + shard::RECORD as u64) {
@@ -243,12 +278,12 @@ impl Shards {
         else {
             return;
         };
-        let bytes = shard.data.size().unwrap_or(0);
+        let bytes = fs::metadata(&shard.data).map_or(0, |about| about.len());
         let count = records.len();
         for (number, record) in records.into_iter().enumerate() {
             match record {
                 Some(record) if record.end() <= bytes => {
-                    index.places.insert(record.key, Place { shard: at, record });
+                    places.push((record.key, Place { shard: at as u32, record }));
                 }
                 // The last may still be being written.
                 None if number + 1 == count => return,
@@ -272,7 +307,8 @@ impl Shards {
         if self.known(key).is_some() {
             return true;
         }
-        if writer.full || writer.not_before.is_some_and(|until| Instant::now() < until) {
+        if writer.not_before.is_some_and(|until| Instant::now() < until) {
+            self.counts.refused.fetch_add(1, Relaxed);
             return false;
         }
         match self.put(&mut writer, key, entry, length) {
@@ -283,7 +319,8 @@ impl Shards {
                 true
             }
             Ok(None) => {
-                writer.full = true;
+                self.counts.refused.fetch_add(1, Relaxed);
+                writer.not_before = Some(Instant::now() + ROOM_PAUSE);
                 let limit = if self.most_bytes.is_some() {
                     "as large as it may be"
                 } else {
@@ -341,7 +378,7 @@ impl Shards {
         let begun = (self.write)(&data, &shard::data_head(number), 0)
             .and_then(|()| create("index"))
             .and_then(|index| (self.write)(&index, &head, 0).map(|()| index))
-            .map(|index| (Shard::open(&self.folder, &name, &self.chain), index));
+            .map(|index| (Shard::open(&self.folder, &name, &self.chain, true), index));
         let (shard, index) = match begun {
             Ok((Ok(shard), index)) => (shard, index),
             other => {
@@ -372,21 +409,24 @@ impl Shards {
             None => free() >= bytes + RESERVE_BYTES,
         };
         held.sort();
-        let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
-        let mine: Vec<&str> = index
-            .shards
-            .iter()
-            .filter(|shard| lock(&shard.touched).is_some())
-            .map(|shard| &*shard.name)
-            .collect();
+        let prefix = shard::prefix(&self.chain);
+        let (mine, settled) = {
+            let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
+            let touched = index.shards.iter().filter(|shard| lock(&shard.touched).is_some());
+            let mine: Vec<String> = touched.map(|shard| shard.name.clone()).collect();
+            // A run that has only begun comes to what it has not used yet.
+            (mine, self.lookups.load(Relaxed) >= 2 * index.places.len() as u64)
+        };
         for (used, bytes, name) in held {
             if fits(total) {
                 return true;
             }
-            let limit = if name.starts_with(&shard::prefix(&self.chain)) { IN_USE_OF_CHAIN } else { IN_USE };
+            let own = name.starts_with(&prefix);
+            let limit = if own { IN_USE_OF_CHAIN } else { IN_USE };
             // A clock that is ahead is not long ago.
             let recent = used.elapsed().map_or(true, |since| since < limit);
-            if !recent && !mine.contains(&&*name) && remove(&self.folder, &name).is_ok() {
+            let needed = own && (!settled || mine.contains(&name));
+            if !recent && !needed && remove(&self.folder, &name).is_ok() {
                 total -= bytes;
             }
         }
@@ -432,30 +472,31 @@ impl Found {
 }
 
 impl Shard {
-    /// Nothing where it is not there, or not yet; else why it cannot be used.
-    fn open(folder: &Path, name: &str, chain: &Chain) -> Result<Self, Option<&'static str>> {
-        let (index, data) = shard::open(folder, name).map_err(|_| None)?;
-        if index.size().unwrap_or(0) == 0 {
-            return Err(None);
-        }
-        let head = shard::read_head(&index).ok_or_else(|| Some(shard::why_not(&index)))?;
+    fn open(folder: &Path, name: &str, chain: &Chain, stays_open: bool) -> Result<Self, Unusable> {
+        let (_, _, head) = shard::open(folder, name)?;
         if head.chain != chain.hash || shard::name(chain, head.shard) != name {
-            return Err(Some("its index is another's"));
+            return Err(Unusable::Damaged("its index is another's"));
         }
-        if !shard::belongs(&data, head.shard) {
-            return Err(Some("its data are damaged, or another's"));
-        }
-        let [index, _] = paths(folder, name);
+        let [index, data] = paths(folder, name);
         let name = name.to_owned();
-        let (mapped, doubtful) = (OnceLock::new(), AtomicBool::new(false));
+        let (open, mapped, doubtful) = (OnceLock::new(), OnceLock::new(), AtomicBool::new(false));
         let (seen, touched) = (Mutex::default(), Mutex::default());
-        Ok(Self { name, head, index, data, mapped, doubtful, seen, touched })
+        Ok(Self { name, head, index, data, open, stays_open, mapped, doubtful, seen, touched })
+    }
+
+    fn with_data<T>(&self, with: impl FnOnce(&File) -> io::Result<T>) -> io::Result<T> {
+        let open = || File::open(&self.data);
+        match self.stays_open.then(|| self.open.get_or_init(|| open().ok()).as_ref()).flatten() {
+            Some(file) => with(file),
+            None => with(&open()?),
+        }
     }
 
     /// Its data in place, as many as a shard has, but for one of a single, larger entry.
     fn mapped(&self) -> Option<&Arc<Mapped>> {
         // SAFETY: what was appended is never written again.
-        let map = || unsafe { Mapped::new(&self.data, SHARD_BYTES as usize + BEYOND) }.map(Arc::new);
+        let map = |data: &File| unsafe { Mapped::new(data, SHARD_BYTES as usize + BEYOND) }.map(Arc::new);
+        let map = || self.with_data(|data| Ok(map(data))).ok().flatten();
         self.mapped.get_or_init(map).as_ref().filter(|_| !self.doubtful.load(Relaxed))
     }
 
@@ -484,14 +525,6 @@ pub(super) fn names(folder: &Path, prefix: &str) -> Vec<String> {
     names.sort_by(|a, b| a[17..].cmp(&b[17..]));
     names.dedup();
     names
-}
-
-fn paths(folder: &Path, name: &str) -> [PathBuf; 2] {
-    ["index", "data"].map(|ending| folder.join(format!("{name}.{ending}")))
-}
-
-pub(super) fn size(folder: &Path, name: &str) -> u64 {
-    paths(folder, name).iter().filter_map(|path| fs::metadata(path).ok()).map(|about| about.len()).sum()
 }
 
 /// When a shard was last written or read.
@@ -523,5 +556,34 @@ mod tests {
         assert!(shards.append(1, b"one") && shards.append(1, b"one") && shards.append(2, b"two"));
         assert_eq!(super::super::held(folder.path())[0].entries, 2);
         assert_eq!(shards.counts.written_bytes.load(Relaxed), 6);
+    }
+
+    /// A process may have a thousand files open, and a cache more shards than that.
+    #[test]
+    fn a_cache_of_many_shards_keeps_few_of_them_open_and_one_that_is_gone_is_no_damage() {
+        let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+        let open = || Shards::open(folder.path(), Chain::of(&[], DType::F32), None, WRITE);
+        let many = KEPT_OPEN as Key + 20;
+        for key in 0..many {
+            assert!(open().append(key, &key.to_le_bytes()));
+        }
+        let shards = open();
+        let read = |key: Key| {
+            let mut bytes = [0; 16];
+            shards.find(key).is_some_and(|found| shards.read(&found, &mut bytes))
+                && bytes == key.to_le_bytes()
+        };
+        let opened = || {
+            let index = shards.index.read().unwrap_or_else(PoisonError::into_inner);
+            index.shards.iter().filter(|shard| shard.open.get().is_some_and(Option::is_some)).count()
+        };
+        assert_eq!(opened(), 0, "what nobody has used");
+        assert!((1..many).all(read));
+        assert!(opened() <= KEPT_OPEN);
+        for name in names(folder.path(), "") {
+            let _ = remove(folder.path(), &name);
+        }
+        assert!(!read(0) && read(1), "one was open");
+        assert_eq!((shards.counts.damaged.load(Relaxed), shards.first_trouble()), (0, None));
     }
 }

@@ -5,9 +5,9 @@ use std::{collections::HashSet, io, path::Path, time::SystemTime};
 use serde::Serialize;
 
 use super::{
-    disk::{names, remove, size, used},
+    disk::{names, remove, used},
     key::Key,
-    shard,
+    shard::{self, Unusable, size},
 };
 use crate::read::{ReadAt, read_exact_at};
 
@@ -34,20 +34,19 @@ pub struct Held {
 pub fn held(folder: &Path) -> Vec<Held> {
     let mut all: Vec<([u8; 32], Held)> = Vec::new();
     for name in names(folder, "") {
-        let index = shard::open(folder, &name).ok().map(|(index, _)| index);
-        if index.is_none() && size(folder, &name) <= shard::DATA_HEAD {
-            // It was begun, and no more.
-            continue;
-        }
-        let head =
-            index.as_ref().and_then(|index| Some((shard::read_head(index)?, index.size().unwrap_or(0))));
-        let (chain, what) = head
-            .as_ref()
-            .map_or(([0; 32], "damaged".to_owned()), |(head, _)| (head.chain, head.words.clone()));
-        let entries = head.map_or(0, |(head, size)| size.saturating_sub(head.bytes) / shard::RECORD as u64);
+        let (chain, what, entries) = match shard::open(folder, &name) {
+            Ok((index, _, head)) => {
+                let records = index.size().unwrap_or(0).saturating_sub(head.bytes) / shard::RECORD as u64;
+                (head.chain, head.words, records)
+            }
+            Err(Unusable::NotThere) => continue,
+            Err(Unusable::Damaged(_)) => ([0; 32], "damaged".to_owned(), 0),
+            Err(Unusable::Elses(why)) => ([0; 32], why, 0),
+        };
         let seconds =
             used(folder, &name).duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let at = all.iter().position(|(known, _)| *known == chain).unwrap_or_else(|| {
+        let same = |(known, held): &([u8; 32], Held)| *known == chain && held.what == what;
+        let at = all.iter().position(same).unwrap_or_else(|| {
             all.push((chain, Held { what, shards: 0, entries: 0, bytes: 0, used_unix_seconds: 0 }));
             all.len() - 1
         });
@@ -89,10 +88,20 @@ pub fn verify(folder: &Path, mut shard: impl FnMut(u64, u64)) -> Verified {
     for (number, name) in names.into_iter().enumerate() {
         let before = verified.damaged;
         let mut is_ours = true;
-        if let Err(why) = verify_shard(folder, &name, &mut verified, &mut keys) {
+        let wrong = match verify_shard(folder, &name, &mut verified, &mut keys) {
+            Ok(()) => None,
+            Err(Unusable::NotThere) => {
+                verified.torn += 1;
+                None
+            }
+            Err(Unusable::Damaged(why)) => Some(why.to_owned()),
+            Err(Unusable::Elses(why)) => {
+                is_ours = false;
+                Some(why)
+            }
+        };
+        if let Some(why) = wrong {
             verified.damaged += 1;
-            is_ours = matches!(why, Wrong::Damaged(_));
-            let (Wrong::Damaged(why) | Wrong::Elses(why)) = why;
             verified.wrong.push(format!("{name}: {why}"));
         }
         if is_ours && verified.damaged > before {
@@ -112,39 +121,12 @@ struct Keys {
     damaged: Vec<([u8; 32], Key)>,
 }
 
-/// Why a shard cannot be used at all.
-enum Wrong {
-    /// By anybody.
-    Damaged(String),
-    /// By this user, or this version.
-    Elses(String),
-}
-
-fn verify_shard(folder: &Path, name: &str, verified: &mut Verified, keys: &mut Keys) -> Result<(), Wrong> {
-    let (index, data) = match shard::open(folder, name) {
-        Ok((index, data)) if index.size().unwrap_or(0) > 0 => (index, data),
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(Wrong::Elses(error.to_string()));
-        }
-        _ if size(folder, name) > shard::DATA_HEAD => {
-            return Err(Wrong::Damaged("one of its two files is gone or empty".to_owned()));
-        }
-        // It was begun, and no more.
-        _ => {
-            verified.torn += 1;
-            return Ok(());
-        }
-    };
-    let Some(head) = shard::read_head(&index) else {
-        let why = shard::why_not(&index).to_owned();
-        return Err(if why == shard::ANOTHER_VERSION { Wrong::Elses(why) } else { Wrong::Damaged(why) });
-    };
-    if !shard::belongs(&data, head.shard) {
-        return Err(Wrong::Damaged("its data are damaged, or another's".to_owned()));
-    }
+fn verify_shard(folder: &Path, name: &str, verified: &mut Verified, keys: &mut Keys) -> Result<(), Unusable> {
+    let (index, data, head) = shard::open(folder, name)?;
     // Before its records are read: of what a run adds meanwhile, the record comes behind the entry.
     let written = data.size().unwrap_or(0);
-    let records = shard::read_records(&index, &head, 0).map_err(|error| Wrong::Elses(error.to_string()))?;
+    let records =
+        shard::read_records(&index, &head, 0).map_err(|error| Unusable::Elses(error.to_string()))?;
     let (mut damaged, mut end, mut longest) = (0, shard::DATA_HEAD, 0);
     let mut bytes = Vec::new();
     let rest = (index.size().unwrap_or(0).saturating_sub(head.bytes)) % shard::RECORD as u64;
@@ -172,7 +154,7 @@ fn verify_shard(folder: &Path, name: &str, verified: &mut Verified, keys: &mut K
         }
     }
     let behind = written.saturating_sub(end);
-    if behind > A_FEW * longest.max(LEAST_LOST) {
+    if !records.is_empty() && behind > A_FEW * longest.max(LEAST_LOST) {
         // Whoever was ended had written one entry that has no record.
         verified.damaged += 1;
         verified.wrong.push(format!("{name}: {behind} bytes of entries are in no index any more"));

@@ -77,6 +77,8 @@ pub struct CacheReport {
     pub damaged: u64,
     /// Entries that could not be written.
     pub failed: u64,
+    /// Entries that were not written, for want of room or because a write had just failed.
+    pub refused: u64,
     /// Entries there are.
     pub entries: u64,
     /// Bytes that were read.
@@ -98,6 +100,7 @@ impl CacheReport {
             misses: 0,
             damaged: 0,
             failed: 0,
+            refused: 0,
             entries: 0,
             read_bytes: 0,
             written_bytes: 0,
@@ -117,14 +120,14 @@ impl Keeper {
         why: Option<String>,
     ) -> Self {
         let count = kept(level, stages);
-        let exact = if count == stages.len() && count > 0 { batch } else { DType::F32 };
+        let exact = exact(stages, count, batch);
         let why = why.or_else(|| behind(level, stages, count));
-        let dtype = cache.dtype.filter(|_| level != Level::Raw).unwrap_or(exact);
-        let chain = Chain::of(&stages[..count], dtype);
+        let chain = chain(cache, level, stages, batch);
+        let dtype = numbers(cache, level, exact);
         let store = if level == Level::Ram {
             let available = machine::memory().available_bytes.unwrap_or(2 << 30);
             let share = available as f64 * SHARE_OF_MEMORY / cache.sharers as f64;
-            Store::Ram(Ram::new(cache.most_bytes.unwrap_or(share as u64)))
+            Store::Ram(Ram::new(cache.most_bytes.unwrap_or(u64::MAX).min(share as u64)))
         } else {
             Store::Disk(Box::new(Shards::open(&cache.folder, chain.clone(), cache.most_bytes, cache.write)))
         };
@@ -293,6 +296,7 @@ impl Keeper {
             Store::Disk(shards) => {
                 report.damaged = count(&shards.counts.damaged);
                 report.failed = count(&shards.counts.failed);
+                report.refused = count(&shards.counts.refused);
                 report.written_bytes = count(&shards.counts.written_bytes);
                 report.entries = shards.len() as u64;
                 report.trouble = shards.first_trouble();
@@ -426,6 +430,21 @@ fn behind(level: Level, stages: &[Arc<dyn Stage>], count: usize) -> Option<Strin
     let random = stages.get(count).filter(|_| matches!(level, Level::Features | Level::Ram))?.name();
     let late = stages[count..].iter().find(|stage| ["log_mel", "tokenize"].contains(&stage.name()))?.name();
     Some(format!("`{random}` may give something else each time, so `{late}` behind it is not kept"))
+}
+
+/// The numbers that are kept without a loss: as exact as the batch's where nothing is done to them any more.
+pub(super) fn exact(stages: &[Arc<dyn Stage>], count: usize, batch: DType) -> DType {
+    if count == stages.len() && count > 0 { batch } else { DType::F32 }
+}
+
+fn numbers(cache: &Cache, level: Level, exact: DType) -> DType {
+    cache.dtype.filter(|_| level != Level::Raw).unwrap_or(exact)
+}
+
+/// What is done to samples before this level keeps them.
+pub(super) fn chain(cache: &Cache, level: Level, stages: &[Arc<dyn Stage>], batch: DType) -> Chain {
+    let count = kept(level, stages);
+    Chain::of(&stages[..count], numbers(cache, level, exact(stages, count, batch)))
 }
 
 /// How many stages a level keeps.

@@ -59,25 +59,35 @@ pub(crate) struct Chain {
     folders: Folders,
 }
 
-/// Where folders really are: one file has many paths, by `..` and by links. Asked once for each folder.
+/// Where folders and shards really are: one file has many paths, by `..` and by links. Asked once for each.
 #[derive(Debug, Clone, Default)]
 struct Folders(Arc<RwLock<HashMap<PathBuf, PathBuf>>>);
 
 impl Folders {
-    /// From the root on, and by no link: two folders may hold the same names.
+    /// From the root on, and by no link: two folders may hold the same names. The last name may be a link.
+    fn beside(&self, path: &Path) -> PathBuf {
+        match (path.parent(), path.file_name()) {
+            (Some(folder), Some(name)) if folder.as_os_str().is_empty() => {
+                self.real(Path::new(".")).join(name)
+            }
+            (Some(folder), Some(name)) => self.real(folder).join(name),
+            _ => path.to_owned(),
+        }
+    }
+
+    /// By no link at all.
     fn real(&self, path: &Path) -> PathBuf {
-        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return path.to_owned() };
-        let known =
-            self.0.read().unwrap_or_else(PoisonError::into_inner).get(folder).map(|real| real.join(name));
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner).get(path).cloned();
         known.unwrap_or_else(|| {
-            let here = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-            let real = here.canonicalize().or_else(|_| std::path::absolute(here));
-            let real = real.unwrap_or_else(|_| folder.to_owned());
-            let path = real.join(name);
-            self.0.write().unwrap_or_else(PoisonError::into_inner).insert(folder.to_owned(), real);
-            path
+            let real = real(path);
+            self.0.write().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned(), real.clone());
+            real
         })
     }
+}
+
+fn real(path: &Path) -> PathBuf {
+    path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())
 }
 
 impl Chain {
@@ -200,16 +210,22 @@ fn media_of(
     identity: Identity,
     folders: &Folders,
 ) -> Result<(), Fault> {
-    let path = || folders.real(&media.path);
     match (&media.place, identity) {
         (MediaPlace::Bytes(bytes), _) => part(hasher, bytes),
         (_, Identity::Content) => return media.read(|input| content_of(hasher, input)),
         (MediaPlace::File, Identity::Path) => {
-            part(hasher, path().as_os_str().as_encoded_bytes());
-            about(hasher, &std::fs::metadata(&media.path)?);
+            let mut metadata = std::fs::symlink_metadata(&media.path)?;
+            let mut path = folders.beside(&media.path);
+            // A link may lead elsewhere by the next epoch.
+            if metadata.is_symlink() {
+                (metadata, path) = (std::fs::metadata(&media.path)?, real(&media.path));
+            }
+            part(hasher, path.as_os_str().as_encoded_bytes());
+            about(hasher, &metadata);
         }
         (MediaPlace::Range { file, offset, length, member, .. }, Identity::Path) => {
-            part(hasher, path().as_os_str().as_encoded_bytes());
+            // It was opened once.
+            part(hasher, folders.real(&media.path).as_os_str().as_encoded_bytes());
             about(hasher, &File::metadata(file)?);
             hasher.update(&offset.to_le_bytes());
             hasher.update(&length.to_le_bytes());

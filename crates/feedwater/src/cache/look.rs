@@ -11,8 +11,9 @@ use feedwater_profile::machine::{self, DiskKind};
 use super::{
     Cache, Choice, Level,
     choose::{Cost, Costs, Room, choose},
-    entry,
-    keep::kept,
+    disk, entry,
+    keep::{chain, exact, kept},
+    shard,
 };
 use crate::{
     batch::DType,
@@ -57,8 +58,7 @@ fn room(cache: &Cache) -> Room {
 
 fn costs(cache: &Cache, source: &dyn Source, stages: &[Arc<dyn Stage>], batch: DType) -> Option<Costs> {
     let (decoded, all) = (kept(Level::Decoded, stages), kept(Level::Features, stages));
-    let exact = if all == stages.len() { batch } else { DType::F32 };
-    let dtype = cache.dtype.unwrap_or(exact);
+    let dtype = cache.dtype.unwrap_or_else(|| exact(stages, all, batch));
     let mut context = Context::alone();
     let length = source.len();
     let mut sums = [(0.0, 0.0); 3];
@@ -82,14 +82,23 @@ fn costs(cache: &Cache, source: &dyn Source, stages: &[Arc<dyn Stage>], batch: D
             break;
         }
     }
-    let mean =
-        |(nanos, bytes): (f64, f64)| Cost { nanos: nanos / f64::from(made), bytes: bytes / f64::from(made) };
+    // What was kept by a run before takes no room that is free.
+    let there = |level| {
+        let prefix = shard::prefix(&chain(cache, level, stages, batch));
+        let names = disk::names(&cache.folder, &prefix);
+        names.iter().map(|name| shard::size(&cache.folder, name)).sum::<u64>() as f64
+    };
+    let mean = |level, (nanos, bytes): (f64, f64)| Cost {
+        nanos: nanos / f64::from(made),
+        bytes: bytes / f64::from(made),
+        there_bytes: there(level),
+    };
     let decodes = stages[..all].iter().any(|stage| stage.name() == "decode");
     (made > 0).then(|| Costs {
         samples: length,
-        raw: mean(sums[0]),
-        decoded: decodes.then(|| mean(sums[1])),
-        features: (all > 0).then(|| mean(sums[2])),
+        raw: mean(Level::Raw, sums[0]),
+        decoded: decodes.then(|| mean(Level::Decoded, sums[1])),
+        features: (all > 0).then(|| mean(Level::Features, sums[2])),
     })
 }
 

@@ -14,9 +14,9 @@
 //! that changed places are found out too.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io,
-    path::Path,
+    path::{Path, PathBuf},
     sync::atomic::{AtomicU32, Ordering},
     time::SystemTime,
 };
@@ -246,9 +246,57 @@ pub(crate) fn read_records(index: &dyn ReadAt, head: &Head, number: u32) -> io::
     Ok(whole.iter().enumerate().map(record).collect())
 }
 
-/// Opens a shard's two files.
-pub(crate) fn open(folder: &Path, name: &str) -> io::Result<(File, File)> {
-    Ok((File::open(folder.join(format!("{name}.index")))?, File::open(folder.join(format!("{name}.data")))?))
+/// Why a shard cannot be used.
+pub(crate) enum Unusable {
+    /// It was begun and no more, or is being taken away.
+    NotThere,
+    /// By anybody.
+    Damaged(&'static str),
+    /// By this user, or this version.
+    Elses(String),
+}
+
+/// Opens a shard: its index, its data, and what stands at the head of both.
+pub(crate) fn open(folder: &Path, name: &str) -> Result<(File, File, Head), Unusable> {
+    let both = || -> io::Result<(File, File)> {
+        let [index, data] = paths(folder, name);
+        let (index, data) = (File::open(index)?, File::open(data)?);
+        if index.size().unwrap_or(0) > 0 { Ok((index, data)) } else { Err(io::ErrorKind::NotFound.into()) }
+    };
+    // One that is begun, or taken away, at this moment has one file for a moment.
+    let (index, data) = match both().or_else(|_| both()) {
+        Ok(files) => files,
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(Unusable::Elses(error.to_string()));
+        }
+        Err(_) if size(folder, name) > DATA_HEAD => {
+            return Err(Unusable::Damaged("one of its two files is gone or empty"));
+        }
+        Err(_) => return Err(Unusable::NotThere),
+    };
+    let Some(head) = read_head(&index) else {
+        let why = why_not(&index);
+        return Err(if why == ANOTHER_VERSION {
+            Unusable::Elses(why.to_owned())
+        } else {
+            Unusable::Damaged(why)
+        });
+    };
+    if belongs(&data, head.shard) {
+        Ok((index, data, head))
+    } else {
+        Err(Unusable::Damaged("its data are damaged, or another's"))
+    }
+}
+
+/// The index and the data of a shard.
+pub(crate) fn paths(folder: &Path, name: &str) -> [PathBuf; 2] {
+    ["index", "data"].map(|ending| folder.join(format!("{name}.{ending}")))
+}
+
+/// The bytes of both.
+pub(crate) fn size(folder: &Path, name: &str) -> u64 {
+    paths(folder, name).iter().filter_map(|path| fs::metadata(path).ok()).map(|about| about.len()).sum()
 }
 
 #[cfg(test)]

@@ -418,7 +418,8 @@ impl Tuner {
                 let why = format!("{waits}, and nothing else is left to try");
                 self.try_out(Kind::MoreThreads, threads + 1, why, now, now.own);
             }
-            if self.limits.tune_threads && threads >= most && needed > most && !late && self.trial.is_none() {
+            if self.limits.tune_threads && threads >= most && needed > most && !deeper && self.trial.is_none()
+            {
                 self.at_the_limit(&waits, busy, now);
             }
         } else if self.limits.tune_threads
