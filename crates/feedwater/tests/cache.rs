@@ -641,7 +641,8 @@ fn what_was_not_used_for_longest_makes_room_and_what_is_in_use_stays() {
     };
     aged();
     let again = epochs(build(80).cache(cache()), 2).1.unwrap();
-    assert_eq!((again.entries, again.hits), (report.entries, 2 * report.entries), "{again:?}");
+    assert_eq!(again.entries, report.entries, "{again:?}");
+    assert!(again.hits >= 2 * report.entries, "{again:?}");
     // Another run cannot take what was used just now,
     let report = epochs(build(128).cache(cache()), 2).1.unwrap();
     assert!(report.entries <= 10, "{report:?}");

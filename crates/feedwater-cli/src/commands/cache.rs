@@ -210,6 +210,12 @@ fn build(options: &Build) -> miette::Result<u8> {
     if cache.failed + cache.refused > 0 {
         said += "; not all could be kept";
     }
+    let folder = options.caching.cache_dir.clone().unwrap_or_else(cache::default_folder);
+    let there: u64 = cache::held(&folder).iter().map(|held| held.entries).sum();
+    let lost = cache.entries.saturating_sub(there);
+    if lost > 0 {
+        let _ = write!(said, "\nwarning: {lost} entries were taken away meanwhile");
+    }
     if let Some(left_out) = run::left_out(&report) {
         let _ = write!(said, "\n{left_out}");
     }
@@ -223,7 +229,7 @@ fn build(options: &Build) -> miette::Result<u8> {
         options.json,
         &json!({"version": 1, "seconds": seconds, "samples": samples, "bad_samples": report.bad_samples, "cache": cache}),
     )?;
-    Ok(u8::from(cache.trouble.is_some()))
+    Ok(u8::from(cache.trouble.is_some() || lost > 0))
 }
 
 fn stat(place: &Where) -> miette::Result<u8> {
@@ -290,12 +296,9 @@ fn verify(place: &Where) -> miette::Result<u8> {
         let _ = write!(said, "\n  {line}");
     }
     if verified.damaged > 0 {
-        said += "\nhint: a run makes anew what is damaged; ";
-        said += if verified.damaged_shards.is_empty() {
-            "`feedwater cache clear` drops it all"
-        } else {
-            "`feedwater cache clear --damaged` drops the files"
-        };
+        said += "\nhint: runs do without it, and keep it anew; `feedwater cache clear";
+        said +=
+            if verified.damaged_shards.is_empty() { "` drops it all" } else { " --damaged` drops the files" };
     }
     println(&said, place.json, &json!({"version": 1, "folder": folder, "verified": verified}))?;
     Ok(u8::from(verified.damaged > 0))

@@ -147,9 +147,10 @@ fn prepare(options: &Options, bytes: u64) -> miette::Result<()> {
     if !there.is_empty() && !options.force {
         return Err(miette!(
             help = "--force replaces them; or choose another --out",
-            "`{}` has {} shards already",
+            "`{}` has {} shard{} already",
             options.out.display(),
-            there.len()
+            there.len(),
+            if there.len() == 1 { "" } else { "s" }
         ));
     }
     space::check(&options.out, bytes, || 0, "a part of the data")

@@ -513,7 +513,13 @@ impl Options {
 
 pub(crate) fn run(options: Options, arguments: &[std::ffi::OsString]) -> miette::Result<u8> {
     let options = options.settled();
-    options.recipe.common().caching.warn();
+    let common = options.recipe.common();
+    common.caching.warn();
+    if let (Some(_), Some(OrAuto(Some(threads)))) = (common.cpu_ceiling, common.threads) {
+        eprintln!(
+            "warning: --cpu-ceiling is for threads that are found out: there are {threads}, as was said"
+        );
+    }
     match torch::chosen(&options.recipe)? {
         Some(python) => torch::run(&python, arguments),
         #[cfg(feature = "train")]

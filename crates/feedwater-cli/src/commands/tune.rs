@@ -52,6 +52,8 @@ Exit codes:
 pub(crate) const FILE: &str = "feedwater.toml";
 /// How it begins where it was found here, and nobody wrote it by hand.
 const BY_TUNE: &str = "# Found by `feedwater tune";
+/// A setting that was so many times as fast as the one that was chosen was so at another time.
+const DRIFTED: f64 = 1.15;
 /// How its last line begins.
 const CHECK: &str = "\n# As it was found: ";
 
@@ -184,8 +186,6 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     if let Some(said) = &left_out {
         eprintln!("{said}");
     }
-    fs::write(&options.write, settings(options, &found.best))
-        .map_err(|error| miette!("cannot write `{}`: {error}", options.write.display()))?;
     if options.json {
         let Found { best, rows, settings } = &found;
         let object = json!({
@@ -195,7 +195,19 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     } else {
         print(table(options, &base, &found).trim_end())?;
     }
+    // What was found is on the screen, whatever becomes of the file.
+    written(&options.write, &settings(options, &found.best))
+        .map_err(|error| miette!("cannot write `{}`: {error}", options.write.display()))?;
     Ok(0)
+}
+
+/// Writes a file that is there as a whole or not at all.
+fn written(file: &Path, text: &str) -> std::io::Result<()> {
+    let mut part = file.as_os_str().to_owned();
+    part.push(".part");
+    fs::write(&part, text).and_then(|()| fs::rename(&part, file)).inspect_err(|_| {
+        let _ = fs::remove_file(&part);
+    })
 }
 
 /// Says before a long search, not behind it, that what it finds could not be written.
@@ -280,9 +292,12 @@ fn words(point: &Point) -> String {
 fn table(options: &Options, base: &Point, found: &Found) -> String {
     let file = &options.write;
     let mut text = format!("{:<44}{:>12}{:>12}{:>6}\n", "SETTING", "predicted/s", "measured/s", "runs");
-    for Row { point, predicted, measured, runs, .. } in &found.rows {
+    for Row { point, predicted, measured, runs, long_runs, .. } in &found.rows {
         let number = |rate: Option<f64>| rate.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}"));
-        let mut mark = if *point == found.best { "  best" } else { "" }.to_owned();
+        let mut mark = if *long_runs > 0 { format!("  {long_runs} long") } else { String::new() };
+        if *point == found.best {
+            mark += "  best";
+        }
         if point == base && options.as_it_is {
             mark += "  as it is";
         }
@@ -291,7 +306,18 @@ fn table(options: &Options, base: &Point, found: &Found) -> String {
     }
     let _ =
         writeln!(text, "\n{} settings, {} of them tried; samples a second", found.settings, found.rows.len());
-    let _ = writeln!(text, "The plainest that is within 2 % of the fastest is in {}.", file.display());
+    let long = found.rows.iter().any(|row| row.long_runs > 0);
+    let whose = if long { " of those with most long runs" } else { "" };
+    let _ = writeln!(text, "The plainest that is within 2 % of the fastest{whose} is in {}.", file.display());
+    let rate = |wanted: &dyn Fn(&&Row) -> bool| {
+        found.rows.iter().filter(wanted).filter_map(|row| row.measured).fold(0.0, f64::max)
+    };
+    if rate(&|_| true) > DRIFTED * rate(&|row| row.point == found.best) {
+        let _ = writeln!(
+            text,
+            "warning: others were much faster in runs at another time, so the machine's pace has changed: run it again when it is idle"
+        );
+    }
     let _ = writeln!(
         text,
         "`train` keeps to its threads and prefetch; with --threads auto --prefetch auto it finds them out as it runs."

@@ -47,7 +47,8 @@ const FOUND_OUT: [&str; 5] =
 
 /// Whether a setting says what there is without a word: what is found out as it runs, and no cache.
 fn says_nothing(flag: &str) -> bool {
-    flag.split_once('=').is_some_and(|(_, value)| ["auto", "0", "off"].contains(&value))
+    let nothing: &[&str] = if FOUND_OUT.contains(&name(flag)) { &["auto", "0"] } else { &["auto", "off"] };
+    flag.split_once('=').is_some_and(|(_, value)| nothing.contains(&value))
 }
 
 /// The arguments of `tune CONFIG`, with what the configuration says: its data, above all, unless the command line says where
@@ -57,6 +58,17 @@ pub(crate) fn tuned(arguments: &[OsString], file: &Path, has_data: bool) -> miet
         (TUNED.contains(&name(flag)) || FOUND_OUT.contains(&name(flag))) && !says_nothing(flag)
     };
     let mut flags = flags_of(file, "train")?;
+    // Which of them will be trained is not said here.
+    let command = crate::Cli::command();
+    let recipes = command.find_subcommand("train").into_iter().flat_map(clap::Command::get_subcommands);
+    let names: Vec<&str> = recipes.flat_map(names).collect();
+    if let Some(unknown) = flags.iter().map(|flag| name(flag)).find(|name| !names.contains(name)) {
+        return Err(miette!(
+            help = "`feedwater train whisper --help` lists them",
+            "`{}` says `{unknown}`, and `feedwater train` has no such flag",
+            file.display()
+        ));
+    }
     flags.retain(is_said);
     let says = |names: &[&str]| flags.iter().any(|flag| names.contains(&name(flag)));
     if !has_data && !says(&TUNED[..2]) {
@@ -297,6 +309,11 @@ mod tests {
         let error = tuned("num_workers: 24\n", &[]).unwrap_err().to_string();
         assert!(error.ends_with("does not say where the data is"), "{error}");
         assert!(tuned("num_workers: 24\n", &["--data-dir=clips"]).is_ok());
+        let error =
+            tuned("data:\n  prefetch_bufer_size: 8\n", &["--data-dir=clips"]).unwrap_err().to_string();
+        assert!(error.contains("says `prefetch-bufer-size`"), "{error}");
+        let said = tuned("batch_size: 0\n", &["--data-dir=clips"]).unwrap();
+        assert!(said.contains(&"--batch-size=0".to_owned()), "it is refused by whoever reads it: {said:?}");
     }
 
     #[test]

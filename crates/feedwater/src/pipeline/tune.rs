@@ -435,7 +435,9 @@ impl Tuner {
                 if needed <= 1 { "one thread".to_owned() } else { format!("{needed} threads") }
             );
             let to = needed.max(threads / 2).max(1);
-            self.try_out(Kind::FewerThreads, to, why, now, self.shortest_own);
+            // No more than they compute can be given back.
+            let expected = self.shortest_own.max(now.own - now.work * now.computed);
+            self.try_out(Kind::FewerThreads, to, why, now, expected);
         }
     }
 

@@ -213,6 +213,15 @@ fn a_thread_that_takes_the_models_core_is_taken_back() {
     assert!(tuner.decisions.len() > 1 && tuner.decisions.iter().all(|decision| decision.kept != Some(true)));
 }
 
+/// All that the model had become slower by was expected back from a loader that hardly computes.
+#[test]
+fn no_more_is_expected_of_fewer_threads_than_they_compute() {
+    let mut tuner = Tuner::new(LIMITS, Setting { threads: 2, depth: 3 });
+    played(&mut tuner, 100, |step, _| millis(0.0, if step > 50 { 131.0 } else { 96.0 }, 15.0, 1.0));
+    let said = tuner.decisions[0].to_string();
+    assert!(said.contains("threads 2 → 1") && said.contains("expected 116.0 ms"), "{said}");
+}
+
 #[test]
 fn a_model_that_became_slower_by_itself_keeps_its_threads() {
     let mut tuner = Tuner::new(LIMITS, Setting { threads: 4, depth: 3 });
