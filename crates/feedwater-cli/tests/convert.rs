@@ -28,7 +28,7 @@ fn files_become_shards_that_train_as_the_files_did() {
         let again = feedwater(&["convert", text(&data), "--out", text(&out), "--to", form]);
         assert_eq!(again.status.code(), Some(2));
         let said = String::from_utf8(again.stderr).unwrap();
-        assert!(said.contains("shard already") && said.contains("--force replaces them"), "{said}");
+        assert!(said.contains(" already") && said.contains("--force replaces them"), "{said}");
         let forced =
             ["convert", text(&data), "--out", text(&out), "--to", form, "--force", "--no-figures", "--json"];
         let forced: Value = serde_json::from_str(&ok(&forced)).unwrap();
