@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::{
     diagnosis::Facts,
     model::{Cost, Crew, play},
-    record::{Input, Record, SLOWEST},
+    record::{Input, Record, SLOWEST, Step},
     split::Part,
     steps::{edges, quantile},
 };
@@ -101,10 +101,10 @@ impl Facts<'_> {
             Wish::BatchSize(rows) => (crew, self.regrouped(crew, (*rows).max(1)), 0.05),
             Wish::Cache => (crew, self.cached(), 0.10),
             // What is read stays as wide as it was; what is written is half.
-            Wish::HalfPrecision => (crew, self.reworked(|input| stage_share(input, "batch", 0.75)), 0.03),
+            Wish::HalfPrecision => (crew, self.reworked(|_, input| stage_share(input, "batch", 0.75)), 0.03),
             Wish::PadToLongest => (
                 crew,
-                self.reworked(|input| {
+                self.reworked(|_, input| {
                     let saved = input.padding_bytes.saturating_sub(input.padding_to_longest_bytes);
                     stage_share(input, "batch", 1.0 - saved as f64 / input.bytes.max(1) as f64)
                 }),
@@ -204,10 +204,15 @@ impl Facts<'_> {
     /// The costs with features read from a cache, which memory holds. Where that was tried on some samples, there is nothing to
     /// guess.
     fn cached(&self) -> Vec<Cost> {
-        if let Some(nanos) = self.record.run.host.cached_nanos_per_mib {
+        if let Some(cached) = self.record.run.host.cached {
             // By one thread; what was recorded was done by all.
-            let nanos = nanos * self.crowd(self.split.crew.map_or(1, |crew| crew.threads.max(1)));
-            return self.reworked(|input| nanos * mib(input.bytes) / input.total_work_nanos().max(1) as f64);
+            let crowd = self.crowd(self.split.crew.map_or(1, |crew| crew.threads.max(1)));
+            return self.reworked(|step, input| {
+                // A run comes to every sample once before it comes to one again.
+                let first = step.epoch == self.record.steps[0].epoch;
+                let nanos = if first { cached.first_nanos_per_mib } else { cached.nanos_per_mib };
+                nanos * crowd * mib(input.bytes) / input.total_work_nanos().max(1) as f64
+            });
         }
         let fill = self.record.run.host.fill.last();
         let inputs = || self.record.steps.iter().filter_map(|step| step.input.as_ref());
@@ -218,17 +223,16 @@ impl Facts<'_> {
         let most = ONCE * quantile(&batches, 0.5) as f64;
         // Two epochs in a run of a minute: there are few.
         let again = self.record.steps.iter().any(|step| step.epoch > self.record.steps[0].epoch + 1);
-        let shares = self.record.steps.iter().map(|step| {
+        self.reworked(|step, input| {
             let files = step.rows as f64 * if again { CACHE_FILE_AGAIN_NANOS } else { CACHE_FILE_NANOS };
-            let share = |input| cached_share(input, (files, step.rows as f64 * CACHE_TEXT_NANOS), mib, most);
-            step.input.as_ref().map_or(1.0, share)
-        });
-        self.split.costs.iter().zip(shares).map(|(cost, share)| scale(cost, share)).collect()
+            cached_share(input, (files, step.rows as f64 * CACHE_TEXT_NANOS), mib, most)
+        })
     }
 
     /// The costs, each with the share of its work that a setting leaves.
-    fn reworked(&self, share: impl Fn(&Input) -> f64) -> Vec<Cost> {
-        let shares = self.record.steps.iter().map(|step| step.input.as_ref().map_or(1.0, &share));
+    fn reworked(&self, share: impl Fn(&Step, &Input) -> f64) -> Vec<Cost> {
+        let steps = self.record.steps.iter();
+        let shares = steps.map(|step| step.input.as_ref().map_or(1.0, |input| share(step, input)));
         self.split.costs.iter().zip(shares).map(|(cost, share)| scale(cost, share)).collect()
     }
 

@@ -8,7 +8,7 @@
 mod common;
 
 use common::{Case, simulate};
-use feedwater_profile::{Diagnosis, diagnosis::Boundness};
+use feedwater_profile::{Diagnosis, diagnosis::Boundness, record::Cached};
 
 /// A loader that keeps up, before anything is put in.
 fn healthy(seed: u64) -> Case {
@@ -194,7 +194,8 @@ fn what_is_predicted_for_other_settings_is_what_the_simulation_does() {
             record.run.host.crowding = Some(1.0);
             // What is left with a cache was tried, and took 0.7 ms a sample.
             let bytes = record.steps[0].input.as_ref().unwrap().bytes as f64;
-            record.run.host.cached_nanos_per_mib = Some(0.7e6 * base.rows as f64 / (bytes / 1_048_576.0));
+            let nanos_per_mib = 0.7e6 * base.rows as f64 / (bytes / 1_048_576.0);
+            record.run.host.cached = Some(Cached { first_nanos_per_mib: nanos_per_mib, nanos_per_mib });
             record
         };
         let facts = Facts::of(&record).unwrap();
@@ -219,6 +220,26 @@ fn what_is_predicted_for_other_settings_is_what_the_simulation_does() {
         let stages = vec![("source", 0.02), ("cache", 0.38), ("noise", 0.1), ("batch", 0.2)];
         close(&Wish::Cache, &Case { stages, ..base.clone() });
     }
+}
+
+/// A short run measured pages that were mapped for the first time, and a prediction knew only of those that had been.
+#[test]
+fn what_a_cache_brings_in_the_first_epoch_is_apart_from_what_it_brings_later() {
+    use feedwater_profile::{diagnosis::Facts, what_if::Wish};
+    let slow = Case { threads: 1, compute: 1.0, copy: 0.0, unknown: 0.0, ..with(healthy(3), "decode", 6.0) };
+    let rate = |first: f64, later: f64, steps_per_epoch: u64| {
+        let mut record = simulate(&Case { steps_per_epoch, ..slow.clone() });
+        let batch_mib = record.steps[0].input.as_ref().unwrap().bytes as f64 / 1_048_576.0;
+        let [first_nanos_per_mib, nanos_per_mib] =
+            [first, later].map(|millis| millis * 1e6 * slow.rows as f64 / batch_mib);
+        record.run.host.cached = Some(Cached { first_nanos_per_mib, nanos_per_mib });
+        Facts::of(&record).unwrap().predict(&Wish::Cache).unwrap().samples_per_second
+    };
+    let close = |one: f64, two: f64| assert!((one / two - 1.0).abs() < 0.02, "{one} {two}");
+    close(rate(2.0, 1.0, 1_000_000), rate(2.0, 2.0, 1_000_000));
+    // A quarter of the steps.
+    close(rate(2.0, 1.0, 75), 1.0 / (0.25 / rate(2.0, 2.0, 75) + 0.75 / rate(1.0, 1.0, 75)));
+    assert!(rate(1.0, 1.0, 75) > 1.9 * rate(2.0, 2.0, 75));
 }
 
 /// What was said to be no help and proposed as a fix, in one verdict: "a deeper queue" beside `prefetch 8`.

@@ -185,7 +185,7 @@ fn build(options: &Build) -> miette::Result<u8> {
     } else {
         ProgressBar::hidden()
     };
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} samples, {per_sec}, {eta} left") {
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} samples, {eta} left") {
         bar.set_style(style);
     }
     let began = Instant::now();

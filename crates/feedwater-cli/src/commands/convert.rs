@@ -291,7 +291,7 @@ fn progress(samples: u64, json: bool) -> ProgressBar {
     } else {
         ProgressBar::hidden()
     };
-    if let Ok(style) = ProgressStyle::with_template("{msg:24} {bar:30} {pos}/{len} samples, {per_sec}") {
+    if let Ok(style) = ProgressStyle::with_template("{msg:24} {bar:30} {pos}/{len} samples, {eta} left") {
         bar.set_style(style);
     }
     bar

@@ -200,15 +200,14 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     let trial = Trial::new(&first, scratch.path());
     let tuned = Setup { threads: cores, prefetch: first.prefetch.max(4), ..first.clone() };
     let progress = progress_bar();
-    let measure = |setup: &Setup, name: &str, file: PathBuf| -> miette::Result<Measured> {
+    let measure = |setup: &Setup, name: &str, file: PathBuf, trial: Option<&Trial>| {
         // A larger batch goes through the data faster; as many samples are as good as as many steps.
         let steps =
             (options.num_steps * options.batch_size / setup.batch_size).max(40).min(options.num_steps);
         // Asked before each run: it drifts.
         let crowding = Some(machine::crowding(cores));
-        let trial = trial.as_ref().filter(|_| std::ptr::eq(setup, &raw const first));
-        let cached_nanos_per_mib = trial.and_then(Trial::nanos_per_mib);
-        let host = Host { crowding, cached_nanos_per_mib, ..host.clone() };
+        let cached = trial.and_then(Trial::cached);
+        let host = Host { crowding, cached, ..host.clone() };
         if options.cold {
             cold::forget(&setup.data)?;
         }
@@ -216,11 +215,11 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         let (mut record, report) = run::run(setup, &job)?;
         record.run.planned_steps = options.total_steps;
         let diagnosis = Diagnosis::of(&record).map_err(|error| miette!("{error}"))?;
-        Ok(Measured { record, diagnosis, report })
+        Ok::<_, miette::Report>(Measured { record, diagnosis, report })
     };
     let kept = options.record.clone().unwrap_or_else(|| scratch.path().join("first.jsonl"));
-    let one = measure(&first, "as a plain loop", kept)?;
-    let two = measure(&tuned, "tuned", scratch.path().join("tuned.jsonl"))?;
+    let one = measure(&first, "as a plain loop", kept, trial.as_ref())?;
+    let two = measure(&tuned, "tuned", scratch.path().join("tuned.jsonl"), None)?;
     // Of the first run, unless something went wrong only later.
     let cached = [&two, &one].into_iter().filter_map(|one| one.report.cache.as_ref());
     let cached = cached.max_by_key(|cache| cache.trouble.is_some());
@@ -228,13 +227,15 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     if options.verify {
         for (what, wish) in verify::wishes(&first, cores) {
             let mut other = first.with(&wish);
-            let run = |setup| Ok(measure(setup, &what, scratch.path().join("verify.jsonl"))?.record);
+            let file = scratch.path().join("verify.jsonl");
+            let run = |setup, trial| Ok(measure(setup, &what, file.clone(), trial)?.record);
+            let trial = trial.as_ref().filter(|_| wish == Wish::Cache);
             if wish == Wish::Cache {
                 // What is promised is what it brings when everything is there. The user's own is left alone.
                 other.caching.cache_dir = Some(scratch.path().join("cache"));
-                run(&other)?;
+                run(&other, None)?;
             }
-            verified.extend(verify::verify(&what, &wish, || run(&first), || run(&other))?);
+            verified.extend(verify::verify(&what, &wish, || run(&first, trial), || run(&other, None))?);
         }
     }
     progress.finish_and_clear();

@@ -14,6 +14,7 @@ use feedwater::{
     Pipeline,
     source::{self, part},
 };
+use feedwater_profile::record::Cached;
 
 use super::setup::{Setup, Task};
 use crate::caching::{Caching, Kept};
@@ -23,8 +24,8 @@ const MAKING: Duration = Duration::from_millis(700);
 const MOST_BYTES: f64 = 256e6;
 /// The first, which say how long one takes.
 const FEW: u64 = 2;
-/// Times that they are read back.
-const PASSES: usize = 9;
+/// Times that they are read back, twice each.
+const ROUNDS: u8 = 9;
 /// More than a processor's caches hold.
 const BEYOND_CACHES: usize = 64 << 20;
 
@@ -52,10 +53,12 @@ impl Trial {
             Self { setup: Setup { batch_size: setup.batch_size.min(FEW), ..setup.clone() }, samples: FEW };
         let mut pipeline = few.pipeline()?;
         let began = Instant::now();
-        let bytes = pass(&mut pipeline, 0)?.bytes as f64;
+        let bytes = pass(&mut pipeline, 0, 0)?.bytes as f64;
         let times = (MAKING.as_secs_f64() / began.elapsed().as_secs_f64()).min(MOST_BYTES / bytes);
-        let samples = ((times * FEW as f64) as u64).max(FEW);
-        let batch_size = setup.batch_size.min(samples);
+        let there = source::open(&setup.data).ok()?.len();
+        let samples = ((times * FEW as f64) as u64).clamp(FEW, there.max(FEW));
+        // Most of the batches are to count.
+        let batch_size = setup.batch_size.min(samples / (3 * apart(&setup) as u64)).max(1);
         Some(Self { setup: Setup { batch_size, ..setup }, samples: samples / batch_size * batch_size })
     }
 
@@ -65,42 +68,55 @@ impl Trial {
     }
 
     /// What a mebibyte of a batch takes of a core; nothing where they could not be kept.
-    pub(crate) fn nanos_per_mib(&self) -> Option<f64> {
-        let mut pipeline = self.pipeline()?;
-        // Keeps them the first time.
-        pass(&mut pipeline, 0)?;
+    pub(crate) fn cached(&self) -> Option<Cached> {
+        let apart = apart(&self.setup);
+        // Keeps them.
+        pass(&mut self.pipeline()?, 0, apart)?;
         let mut scratch = vec![0_u8; BEYOND_CACHES];
-        let (mut passes, mut rows) = (Vec::new(), 0);
-        for epoch in 1..=PASSES {
-            // As it is in a run, where much else has been read since.
-            scratch.fill(epoch as u8);
-            black_box(&mut scratch);
-            let read = pass(&mut pipeline, epoch as u64)?;
-            passes.push(read.nanos as f64 / (read.bytes as f64 / f64::from(1 << 20)));
-            rows += read.rows;
+        let mut passes = [Vec::new(), Vec::new()];
+        for round in 0..ROUNDS {
+            // Which comes to them for the first time, as a run does that begins.
+            let mut pipeline = self.pipeline()?;
+            for (epoch, passes) in passes.iter_mut().enumerate() {
+                // As it is in a run, where much else has been read since.
+                scratch.fill(round);
+                black_box(&mut scratch);
+                let read = pass(&mut pipeline, epoch as u64, apart)?;
+                passes.push(read.nanos as f64 / (read.bytes as f64 / f64::from(1 << 20)));
+            }
+            // A disk without room keeps nothing.
+            pipeline.report().cache.filter(|cache| cache.misses * 9 <= cache.hits)?;
         }
-        passes.sort_by(f64::total_cmp);
-        // A disk without room keeps nothing.
-        let kept = pipeline.report().cache.is_some_and(|cache| cache.hits * 10 >= rows * 9);
-        passes.get(PASSES / 2).copied().filter(|nanos| kept && nanos.is_finite())
+        let [first_nanos_per_mib, nanos_per_mib] = passes.map(|mut passes| {
+            passes.sort_by(f64::total_cmp);
+            passes[passes.len() / 2]
+        });
+        let cached = Cached { first_nanos_per_mib, nanos_per_mib };
+        Some(cached).filter(|_| first_nanos_per_mib.is_finite() && nanos_per_mib.is_finite())
     }
 }
 
-/// What the workers did in an epoch.
+/// The first batches of a pass say nothing: a new pipeline has new memory, and one that goes on has made them before the pass
+/// began.
+fn apart(setup: &Setup) -> usize {
+    setup.prefetch + 2
+}
+
+/// What the workers did in an epoch, but for its first batches.
 #[derive(Default)]
 struct Pass {
     nanos: u64,
     bytes: u64,
-    rows: u64,
 }
 
-fn pass(pipeline: &mut Pipeline, epoch: u64) -> Option<Pass> {
+fn pass(pipeline: &mut Pipeline, epoch: u64, apart: usize) -> Option<Pass> {
     let mut pass = Pass::default();
-    for batch in pipeline.epoch(epoch) {
+    for (number, batch) in pipeline.epoch(epoch).enumerate() {
         let batch = batch.ok()?;
-        pass.nanos += batch.input.total_work_nanos();
-        pass.bytes += batch.input.bytes;
-        pass.rows += batch.rows() as u64;
+        if number >= apart {
+            pass.nanos += batch.input.total_work_nanos();
+            pass.bytes += batch.input.bytes;
+        }
     }
     Some(pass)
 }

@@ -27,7 +27,7 @@ pub fn host() -> Host {
         memory_bytes: memory.total_bytes.into_iter().chain(memory.limit_bytes).min(),
         crowding: None,
         fill: Vec::new(),
-        cached_nanos_per_mib: None,
+        cached: None,
         disk: None,
     }
 }

@@ -107,10 +107,9 @@ pub struct Host {
     /// What writing memory takes, for so much of it gone over in turn; the least first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fill: Vec<Fill>,
-    /// What a mebibyte of a batch takes of a core where its samples are kept in a cache: tried on some of this dataset, where that
-    /// was done.
+    /// What a batch takes where its samples are kept in a cache: tried on some of this dataset, where that was done.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub cached_nanos_per_mib: Option<f64>,
+    pub cached: Option<Cached>,
     /// What the data lies on, as far as that is known.
     pub disk: Option<String>,
 }
@@ -121,6 +120,15 @@ pub struct Fill {
     /// So much is gone over in turn.
     pub bytes: u64,
     /// A mebibyte of it takes so long.
+    pub nanos_per_mib: f64,
+}
+
+/// What a batch takes of a core where its samples are kept in a cache.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cached {
+    /// A mebibyte of it, where a run comes to its samples for the first time: what is kept has to be found, and mapped.
+    pub first_nanos_per_mib: f64,
+    /// From then on.
     pub nanos_per_mib: f64,
 }
 
