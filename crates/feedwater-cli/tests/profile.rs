@@ -81,6 +81,22 @@ fn a_record_a_report_and_a_trace_can_be_kept() {
     assert!(serde_json::from_slice::<Value>(&trace).unwrap()["traceEvents"].is_array());
 }
 
+/// Where documents are packed, the verdict was "input, stage not recorded", and no fix had a figure.
+#[test]
+fn tokenizing_is_named_where_documents_are_packed() {
+    let folder = tempfile::tempdir().unwrap();
+    let generate = ["generate", "text", "--out", "text"];
+    feedwater().args(generate).current_dir(folder.path()).assert().success();
+    let line = ["profile", "text", "--num-steps", "60", "--step-ms", "0", "--json"];
+    let json: Value = serde_json::from_str(&printed(&line, folder.path())).unwrap();
+    let findings = json["run"]["findings"].as_array().unwrap();
+    let of = |id: &str| findings.iter().find(|finding| finding["id"] == id);
+    assert!(of("input").is_none(), "{findings:?}");
+    let fixes = of("tokenize").unwrap()["changes"].as_array().unwrap();
+    let cache = fixes.iter().find(|fix| fix["setting"].as_str().unwrap().contains("--cache")).unwrap();
+    assert!(cache["predicted"]["samples_per_second"].as_f64().unwrap() > 0.0, "{cache}");
+}
+
 #[test]
 fn what_was_predicted_is_tried() {
     let folder = with_morse();

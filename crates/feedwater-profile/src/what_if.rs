@@ -119,7 +119,11 @@ impl Facts<'_> {
         let measured = self.steps.mean.wall_nanos;
         // How far the playing was off for what is known is how far it may be off for what is not.
         let off = (now.wall_nanos - measured).abs() / measured;
-        let wall = measured * then.wall_nanos / now.wall_nanos;
+        let wall = match wish {
+            // What is not a sample's work (planning a batch, waking who waits for it) stays as it is, however short the rest becomes.
+            Wish::Cache if measured > now.wall_nanos => then.wall_nanos + measured - now.wall_nanos,
+            _ => measured * then.wall_nanos / now.wall_nanos,
+        };
         let rows = mean_rows(&wished_costs);
         let same_rows = wall * self.steps.mean.rows.max(1.0) / rows.max(1.0);
         let uncertainty = (0.02 + doubt + off).min(0.9);
@@ -207,12 +211,21 @@ impl Facts<'_> {
         if let Some(cached) = self.record.run.host.cached {
             // By one thread; what was recorded was done by all.
             let crowd = self.crowd(self.split.crew.map_or(1, |crew| crew.threads.max(1)));
-            return self.reworked(|step, input| {
-                // A run comes to every sample once before it comes to one again.
-                let first = step.epoch == self.record.steps[0].epoch;
-                let nanos = if first { cached.first_nanos_per_mib } else { cached.nanos_per_mib };
-                nanos * crowd * mib(input.bytes) / input.total_work_nanos().max(1) as f64
-            });
+            let steps = &self.record.steps;
+            let mut costs = self.split.costs.clone();
+            // A batch that nothing was done for has what was left over by the one before.
+            let mut left_over = 0.0;
+            for (step, cost) in steps.iter().zip(&mut costs).rev() {
+                let Some(input) = &step.input else { continue };
+                left_over += mib(input.bytes);
+                if cost.work_nanos > 0.0 {
+                    // A run comes to every sample once before it comes to one again.
+                    let first = step.epoch == steps[0].epoch;
+                    let nanos = if first { cached.first_nanos_per_mib } else { cached.nanos_per_mib };
+                    *cost = scale(cost, nanos * crowd * std::mem::take(&mut left_over) / cost.work_nanos);
+                }
+            }
+            return costs;
         }
         let fill = self.record.run.host.fill.last();
         let inputs = || self.record.steps.iter().filter_map(|step| step.input.as_ref());

@@ -242,6 +242,30 @@ fn what_a_cache_brings_in_the_first_epoch_is_apart_from_what_it_brings_later() {
     assert!(rate(1.0, 1.0, 75) > 1.9 * rate(2.0, 2.0, 75));
 }
 
+/// Where documents are packed, one run of them suffices for several batches: what they take is none the less for it.
+#[test]
+fn what_a_cache_brings_counts_batches_that_nothing_was_done_for() {
+    use feedwater_profile::{diagnosis::Facts, what_if::Wish};
+    let slow = Case { threads: 1, compute: 1.0, copy: 0.0, unknown: 0.0, ..with(healthy(4), "decode", 6.0) };
+    let even = {
+        let mut record = simulate(&slow);
+        let cached = Cached { first_nanos_per_mib: 2e7, nanos_per_mib: 2e7 };
+        record.run.host.cached = Some(cached);
+        record
+    };
+    let mut uneven = even.clone();
+    for pair in uneven.steps.chunks_exact_mut(2) {
+        let [one, two] = pair else { continue };
+        let (one, two) = (one.input.as_mut().unwrap(), two.input.as_mut().unwrap());
+        for (stage, nanos) in &mut two.work_nanos {
+            *one.work_nanos.get_mut(stage).unwrap() += std::mem::take(nanos);
+        }
+        two.slowest.clear();
+    }
+    let rate = |record| Facts::of(record).unwrap().predict(&Wish::Cache).unwrap().samples_per_second;
+    assert!((rate(&uneven) / rate(&even) - 1.0).abs() < 0.05, "{} {}", rate(&uneven), rate(&even));
+}
+
 /// What was said to be no help and proposed as a fix, in one verdict: "a deeper queue" beside `prefetch 8`.
 #[test]
 fn what_is_proposed_is_not_said_to_be_no_help() {

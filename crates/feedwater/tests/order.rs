@@ -108,6 +108,23 @@ fn packed_blocks_are_the_same_for_any_number_of_threads() {
     }
 }
 
+/// A batch that what was left of the documents before sufficed for looked like one of a loader that does not say what it did.
+#[test]
+fn every_packed_batch_says_what_was_done_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut pipeline = text_file(folder.path()).batch(Batch::packed(64, 4)).threads(1).build().unwrap();
+    let worked: Vec<u64> = pipeline
+        .epoch(0)
+        .map(|batch| {
+            let input = batch.unwrap().input;
+            let names: Vec<&str> = input.work_nanos.keys().map(String::as_str).collect();
+            assert_eq!(names, ["batch", "source", "tokenize"]);
+            input.work_nanos.values().sum()
+        })
+        .collect();
+    assert!(worked.contains(&0) && worked.iter().any(|nanos| *nanos > 0), "{worked:?}");
+}
+
 /// Stops after every step, saves, restores in a new pipeline with other threads, and compares the rest.
 fn restores_at_every_step(build: impl Fn(usize) -> Builder) {
     let mut pipeline = build(2).build().unwrap();

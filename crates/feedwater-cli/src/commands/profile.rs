@@ -31,7 +31,7 @@ use crate::profile::{
     kept::Trial,
     run::{self, Job},
     setup::{Setup, Task},
-    verify,
+    verify, vocabulary,
 };
 
 const EXAMPLES: &str = "\
@@ -197,6 +197,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         caching: options.caching.clone(),
         bad_ceiling: options.bad_ceiling,
     };
+    let first = Setup { tokenizer: vocabulary::of(&first, scratch.path())?, ..first };
     let trial = Trial::new(&first, scratch.path());
     let tuned = Setup { threads: cores, prefetch: first.prefetch.max(4), ..first.clone() };
     let progress = progress_bar();
@@ -388,7 +389,7 @@ fn shown(
         };
         out += &text::line("", told, colour);
     }
-    if first.task == Task::Text && first.tokenizer.is_none() {
+    if first.task == Task::Text && options.tokenizer.is_none() {
         out += &text::line("", "no --tokenizer: a BPE of 8000 tokens was made from the text", colour);
     }
     out += &text::render(&one.diagnosis, colour);

@@ -23,6 +23,7 @@ use crate::{
     profile::{
         run::{self, Job},
         setup::{Setup, Task},
+        vocabulary,
     },
 };
 
@@ -159,8 +160,9 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     let space = space(options, task, cores, &base);
     let mut warmed: Vec<(Point, u64)> = Vec::new();
     let mut left_out = None;
+    let tokenizer = vocabulary::of(&setup(options, task, &base, scratch.path()), scratch.path())?;
     let found = search(&space, base, |point, times| {
-        let setup = setup(options, task, point, scratch.path());
+        let setup = Setup { tokenizer: tokenizer.clone(), ..setup(options, task, point, scratch.path()) };
         let name = words(point);
         // Asked before each run: it drifts.
         let host = Host { crowding: Some(machine::crowding(cores)), ..host.clone() };

@@ -16,7 +16,7 @@ use feedwater::{
 };
 use feedwater_profile::record::Cached;
 
-use super::setup::{Setup, Task};
+use super::setup::Setup;
 use crate::caching::{Caching, Kept};
 
 /// Samples that are kept: as many as are made in this time, and no more than make so many bytes of batches.
@@ -38,7 +38,7 @@ pub(crate) struct Trial {
 impl Trial {
     /// Makes a few, to see how many can be. Nothing where there is no cache to try, or nothing to try it on.
     pub(crate) fn new(setup: &Setup, folder: &Path) -> Option<Self> {
-        if setup.caching.cache != Kept::Off || setup.task == Task::Text {
+        if setup.caching.cache != Kept::Off {
             return None;
         }
         let cache_dir = Some(folder.join("kept"));

@@ -163,7 +163,8 @@ impl Setup {
             Task::Text => {
                 let tokenize = match &self.tokenizer {
                     Some(file) => Tokenize::file(file).map_err(|error| miette!("{error}"))?,
-                    None => vocabulary::made_from(&self.data)?,
+                    None => Tokenize::json(vocabulary::made_from(&self.data)?.as_bytes())
+                        .map_err(|fault| miette!("{fault}"))?,
                 };
                 open.tokenize(tokenize).batch(Batch::packed(512, self.batch_size))
             }

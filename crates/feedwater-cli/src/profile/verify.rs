@@ -1,5 +1,7 @@
 //! Is what was predicted true? A short run with the setting, and both figures side by side.
 
+use std::time::{Duration, Instant};
+
 use feedwater_profile::{
     Diagnosis, Record,
     diagnosis::Facts,
@@ -43,8 +45,10 @@ pub(crate) fn wishes(setup: &Setup, cores: usize) -> Vec<(String, Wish)> {
     wishes
 }
 
-/// Rounds of a comparison.
+/// Rounds of a comparison: more where runs are so short that a neighbour's moment is much of one.
 const ROUNDS: usize = 7;
+const MOST_ROUNDS: usize = 21;
+const ENOUGH: Duration = Duration::from_secs(5);
 
 /// Predicts, runs, compares.
 ///
@@ -63,7 +67,8 @@ pub(crate) fn verify(
     };
     let mut rounds = Vec::new();
     let Some(mut earlier) = predict()? else { return Ok(None) };
-    for _ in 0..ROUNDS {
+    let began = Instant::now();
+    while rounds.len() < ROUNDS || (rounds.len() < MOST_ROUNDS && began.elapsed() < ENOUGH) {
         let measured = Diagnosis::of(&after()?).map_err(|error| miette!("{error}"))?.samples_per_second;
         let Some(later) = predict()? else { return Ok(None) };
         let predicted = earlier.averaged(&later);
@@ -73,7 +78,8 @@ pub(crate) fn verify(
         earlier = later;
     }
     rounds.sort_by(|a, b| a.off_percent.total_cmp(&b.off_percent));
-    Ok(rounds.into_iter().nth(ROUNDS / 2))
+    let middle = rounds.len() / 2;
+    Ok(rounds.into_iter().nth(middle))
 }
 
 /// As a table.

@@ -3,10 +3,13 @@
 //! To see what tokenizing costs, any vocabulary of the usual kind will do: byte-level BPE, made from the beginning of the
 //! text itself. It is not for training, and whoever runs this is told so.
 
-use std::path::Path;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
-use feedwater::{Tokenize, source};
-use miette::miette;
+use feedwater::source;
+use miette::{IntoDiagnostic, WrapErr, miette};
 use tokenizers::{
     AddedToken, TokenizerBuilder,
     models::bpe::{BPE, BpeTrainerBuilder},
@@ -14,11 +17,23 @@ use tokenizers::{
     pre_tokenizers::byte_level::ByteLevel,
 };
 
+use super::setup::{Setup, Task};
+
 const VOCABULARY: usize = 8_000;
 const TEXT_BYTES: usize = 1 << 20;
 
+/// The tokenizer of several runs: the one that was given, or one that is made once for all of them.
+pub(crate) fn of(setup: &Setup, folder: &Path) -> miette::Result<Option<PathBuf>> {
+    if setup.task != Task::Text || setup.tokenizer.is_some() {
+        return Ok(setup.tokenizer.clone());
+    }
+    let file = folder.join("tokenizer.json");
+    fs::write(&file, made_from(&setup.data)?).into_diagnostic().wrap_err("could not write a tokenizer")?;
+    Ok(Some(file))
+}
+
 /// A tokenizer made from the first megabyte of a text.
-pub(crate) fn made_from(data: &Path) -> miette::Result<Tokenize> {
+pub(crate) fn made_from(data: &Path) -> miette::Result<String> {
     let source = source::open(data).map_err(|error| miette!("{error}"))?;
     let mut texts = Vec::new();
     let mut bytes = 0;
@@ -46,10 +61,9 @@ pub(crate) fn made_from(data: &Path) -> miette::Result<Tokenize> {
         .with_decoder(Some(ByteLevel::default()))
         .build()
         .map_err(failed)?;
-    let json = tokenizer
+    tokenizer
         .train(&mut trainer, texts.iter().map(String::as_str))
         .map_err(failed)?
         .to_string(false)
-        .map_err(failed)?;
-    Tokenize::json(json.as_bytes()).map_err(|fault| miette!("{fault}"))
+        .map_err(failed)
 }

@@ -187,6 +187,10 @@ impl Pipeline {
         let mut batch = packing.packer.pack(&flow.collate, reading.epoch, step, flow.rank, flow.world);
         let next = cursor_after(&packing.packer, step + 1, packing.next);
         batch.input = std::mem::take(&mut packing.input);
+        // What was left of the documents before may be enough for it: then it is known that nothing was done.
+        for name in &*flow.names {
+            batch.input.work_nanos.entry((*name).to_owned()).or_default();
+        }
         batch.wait_nanos = std::mem::take(&mut packing.wait_nanos);
         self.advance(next, &[next.window, next.within], &mut batch);
         Ok(Some(batch))
