@@ -87,8 +87,10 @@ fn tokenizing_is_named_where_documents_are_packed() {
     let folder = tempfile::tempdir().unwrap();
     let generate = ["generate", "text", "--out", "text"];
     feedwater().args(generate).current_dir(folder.path()).assert().success();
-    let line = ["profile", "text", "--num-steps", "60", "--step-ms", "0", "--json"];
+    // So small that a run of documents suffices for several.
+    let line = ["profile", "text", "--num-steps", "120", "--batch-size", "2", "--step-ms", "0", "--json"];
     let json: Value = serde_json::from_str(&printed(&line, folder.path())).unwrap();
+    assert!(json["run"]["run"]["host"]["cached"]["nanos_per_mib"].as_f64().unwrap() > 0.0);
     let findings = json["run"]["findings"].as_array().unwrap();
     let of = |id: &str| findings.iter().find(|finding| finding["id"] == id);
     assert!(of("input").is_none(), "{findings:?}");

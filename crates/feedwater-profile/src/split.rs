@@ -309,7 +309,8 @@ fn usual_sample(record: &Record) -> f64 {
         .steps
         .iter()
         .filter_map(|step| {
-            let input = step.input.as_ref()?;
+            // Where documents are packed, nothing is done for some batches: they say nothing of a sample.
+            let input = step.input.as_ref().filter(|input| input.total_work_nanos() > 0)?;
             let slowest: u64 = input.slowest.iter().map(|slowest| slowest.nanos).sum();
             let others = step.rows.saturating_sub(input.slowest.len() as u64);
             match (others, input.slowest.last()) {

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::{
     diagnosis::Facts,
     model::{Cost, Crew, play},
-    record::{Input, Record, SLOWEST, Step},
+    record::{Input, Record, SLOWEST},
     split::Part,
     steps::{edges, quantile},
 };
@@ -101,10 +101,10 @@ impl Facts<'_> {
             Wish::BatchSize(rows) => (crew, self.regrouped(crew, (*rows).max(1)), 0.05),
             Wish::Cache => (crew, self.cached(), 0.10),
             // What is read stays as wide as it was; what is written is half.
-            Wish::HalfPrecision => (crew, self.reworked(|_, input| stage_share(input, "batch", 0.75)), 0.03),
+            Wish::HalfPrecision => (crew, self.reworked(|input| stage_share(input, "batch", 0.75)), 0.03),
             Wish::PadToLongest => (
                 crew,
-                self.reworked(|_, input| {
+                self.reworked(|input| {
                     let saved = input.padding_bytes.saturating_sub(input.padding_to_longest_bytes);
                     stage_share(input, "batch", 1.0 - saved as f64 / input.bytes.max(1) as f64)
                 }),
@@ -208,44 +208,50 @@ impl Facts<'_> {
     /// The costs with features read from a cache, which memory holds. Where that was tried on some samples, there is nothing to
     /// guess.
     fn cached(&self) -> Vec<Cost> {
-        if let Some(cached) = self.record.run.host.cached {
-            // By one thread; what was recorded was done by all.
-            let crowd = self.crowd(self.split.crew.map_or(1, |crew| crew.threads.max(1)));
-            let steps = &self.record.steps;
-            let mut costs = self.split.costs.clone();
-            // A batch that nothing was done for has what was left over by the one before.
-            let mut left_over = 0.0;
-            for (step, cost) in steps.iter().zip(&mut costs).rev() {
-                let Some(input) = &step.input else { continue };
-                left_over += mib(input.bytes);
-                if cost.work_nanos > 0.0 {
-                    // A run comes to every sample once before it comes to one again.
-                    let first = step.epoch == steps[0].epoch;
-                    let nanos = if first { cached.first_nanos_per_mib } else { cached.nanos_per_mib };
-                    *cost = scale(cost, nanos * crowd * std::mem::take(&mut left_over) / cost.work_nanos);
-                }
-            }
-            return costs;
-        }
+        let steps = &self.record.steps;
+        let inputs = || steps.iter().filter_map(|step| step.input.as_ref());
+        // It was tried by one thread; what was recorded was done by all.
+        let crowd = self.crowd(self.split.crew.map_or(1, |crew| crew.threads.max(1)));
         let fill = self.record.run.host.fill.last();
-        let inputs = || self.record.steps.iter().filter_map(|step| step.input.as_ref());
         let times = if go_straight(inputs()) { CACHE_TO_FILL } else { CACHE_TO_FILL_BUFFERED };
-        let mib = fill.map_or(FILL_NANOS_PER_MIB, |fill| fill.nanos_per_mib) * times;
-        let mut batches: Vec<u64> = inputs().map(batch_nanos_per_mib).collect();
+        let guessed_mib = fill.map_or(FILL_NANOS_PER_MIB, |fill| fill.nanos_per_mib) * times;
+        let worked = inputs().filter(|input| input.total_work_nanos() > 0);
+        let mut batches: Vec<u64> = worked.map(batch_nanos_per_mib).collect();
         batches.sort_unstable();
         let most = ONCE * quantile(&batches, 0.5) as f64;
         // Two epochs in a run of a minute: there are few.
-        let again = self.record.steps.iter().any(|step| step.epoch > self.record.steps[0].epoch + 1);
-        self.reworked(|step, input| {
-            let files = step.rows as f64 * if again { CACHE_FILE_AGAIN_NANOS } else { CACHE_FILE_NANOS };
-            cached_share(input, (files, step.rows as f64 * CACHE_TEXT_NANOS), mib, most)
-        })
+        let again = steps.iter().any(|step| step.epoch > steps[0].epoch + 1);
+        let mut costs = self.split.costs.clone();
+        // A batch that nothing was done for has what was left over by the one before, which is found and read for both.
+        let mut both = (0.0, Input::default());
+        for (step, cost) in steps.iter().zip(&mut costs).rev() {
+            let Some(input) = &step.input else { continue };
+            both.0 += step.rows as f64;
+            both.1.merge(input.clone());
+            if input.total_work_nanos() == 0 {
+                continue;
+            }
+            let (rows, input) = std::mem::take(&mut both);
+            let share = match self.record.run.host.cached {
+                Some(tried) => {
+                    // A run comes to every sample once before it comes to one again.
+                    let first = step.epoch == steps[0].epoch;
+                    let nanos = if first { tried.first_nanos_per_mib } else { tried.nanos_per_mib };
+                    nanos * crowd * mib(input.bytes) / input.total_work_nanos() as f64
+                }
+                None => {
+                    let files = rows * if again { CACHE_FILE_AGAIN_NANOS } else { CACHE_FILE_NANOS };
+                    cached_share(&input, (files, rows * CACHE_TEXT_NANOS), guessed_mib, most)
+                }
+            };
+            *cost = scale(cost, share);
+        }
+        costs
     }
 
     /// The costs, each with the share of its work that a setting leaves.
-    fn reworked(&self, share: impl Fn(&Step, &Input) -> f64) -> Vec<Cost> {
-        let steps = self.record.steps.iter();
-        let shares = steps.map(|step| step.input.as_ref().map_or(1.0, |input| share(step, input)));
+    fn reworked(&self, share: impl Fn(&Input) -> f64) -> Vec<Cost> {
+        let shares = self.record.steps.iter().map(|step| step.input.as_ref().map_or(1.0, &share));
         self.split.costs.iter().zip(shares).map(|(cost, share)| scale(cost, share)).collect()
     }
 

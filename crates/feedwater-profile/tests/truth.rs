@@ -8,7 +8,12 @@
 mod common;
 
 use common::{Case, simulate};
-use feedwater_profile::{Diagnosis, diagnosis::Boundness, record::Cached};
+use feedwater_profile::{
+    Diagnosis, Record, Recorder,
+    diagnosis::{Boundness, Facts},
+    record::Cached,
+    what_if::{Prediction, Wish},
+};
 
 /// A loader that keeps up, before anything is put in.
 fn healthy(seed: u64) -> Case {
@@ -184,7 +189,6 @@ fn batches_that_are_ready_and_late_are_the_hand_over_s() {
 
 #[test]
 fn what_is_predicted_for_other_settings_is_what_the_simulation_does() {
-    use feedwater_profile::{diagnosis::Facts, what_if::Wish};
     for seed in 1..=4 {
         let base =
             Case { threads: 1, compute: 10.0, copy: 0.0, unknown: 0.0, ..with(healthy(seed), "decode", 6.0) };
@@ -222,10 +226,14 @@ fn what_is_predicted_for_other_settings_is_what_the_simulation_does() {
     }
 }
 
+/// What a cache would bring.
+fn with_cache(record: &Record) -> Prediction {
+    Facts::of(record).unwrap().predict(&Wish::Cache).unwrap()
+}
+
 /// A short run measured pages that were mapped for the first time, and a prediction knew only of those that had been.
 #[test]
 fn what_a_cache_brings_in_the_first_epoch_is_apart_from_what_it_brings_later() {
-    use feedwater_profile::{diagnosis::Facts, what_if::Wish};
     let slow = Case { threads: 1, compute: 1.0, copy: 0.0, unknown: 0.0, ..with(healthy(3), "decode", 6.0) };
     let rate = |first: f64, later: f64, steps_per_epoch: u64| {
         let mut record = simulate(&Case { steps_per_epoch, ..slow.clone() });
@@ -233,7 +241,7 @@ fn what_a_cache_brings_in_the_first_epoch_is_apart_from_what_it_brings_later() {
         let [first_nanos_per_mib, nanos_per_mib] =
             [first, later].map(|millis| millis * 1e6 * slow.rows as f64 / batch_mib);
         record.run.host.cached = Some(Cached { first_nanos_per_mib, nanos_per_mib });
-        Facts::of(&record).unwrap().predict(&Wish::Cache).unwrap().samples_per_second
+        with_cache(&record).samples_per_second
     };
     let close = |one: f64, two: f64| assert!((one / two - 1.0).abs() < 0.02, "{one} {two}");
     close(rate(2.0, 1.0, 1_000_000), rate(2.0, 2.0, 1_000_000));
@@ -245,14 +253,9 @@ fn what_a_cache_brings_in_the_first_epoch_is_apart_from_what_it_brings_later() {
 /// Where documents are packed, one run of them suffices for several batches: what they take is none the less for it.
 #[test]
 fn what_a_cache_brings_counts_batches_that_nothing_was_done_for() {
-    use feedwater_profile::{diagnosis::Facts, what_if::Wish};
     let slow = Case { threads: 1, compute: 1.0, copy: 0.0, unknown: 0.0, ..with(healthy(4), "decode", 6.0) };
-    let even = {
-        let mut record = simulate(&slow);
-        let cached = Cached { first_nanos_per_mib: 2e7, nanos_per_mib: 2e7 };
-        record.run.host.cached = Some(cached);
-        record
-    };
+    let mut even = simulate(&slow);
+    even.run.host.cached = Some(Cached { first_nanos_per_mib: 2e7, nanos_per_mib: 2e7 });
     let mut uneven = even.clone();
     for pair in uneven.steps.chunks_exact_mut(2) {
         let [one, two] = pair else { continue };
@@ -262,8 +265,53 @@ fn what_a_cache_brings_counts_batches_that_nothing_was_done_for() {
         }
         two.slowest.clear();
     }
-    let rate = |record| Facts::of(record).unwrap().predict(&Wish::Cache).unwrap().samples_per_second;
+    let rate = |record: &Record| with_cache(record).samples_per_second;
     assert!((rate(&uneven) / rate(&even) - 1.0).abs() < 0.05, "{} {}", rate(&uneven), rate(&even));
+    // Where it was not tried, it is guessed of the same.
+    (uneven.run.host.cached, even.run.host.cached) = (None, None);
+    assert!((rate(&uneven) / rate(&even) - 1.0).abs() < 0.05, "{} {}", rate(&uneven), rate(&even));
+    // What three batches in four say nothing of is no reason to call the others' samples slow.
+    for step in uneven.steps.iter_mut().filter(|step| step.step % 4 == 2) {
+        let input = step.input.as_mut().unwrap();
+        input.work_nanos.values_mut().for_each(|nanos| *nanos = 0);
+        input.slowest.clear();
+    }
+    assert!(Facts::of(&uneven).unwrap().split.slow.is_empty());
+}
+
+/// What it takes to plan a batch and to wake who waits for it does not become less where samples are found.
+#[test]
+fn what_a_cache_brings_leaves_what_is_no_sample_s_work() {
+    let slow = Case { threads: 1, compute: 1.0, copy: 0.0, unknown: 0.0, ..with(healthy(5), "decode", 6.0) };
+    let mut record = simulate(&slow);
+    record.run.host.cached = Some(Cached { first_nanos_per_mib: 2e7, nanos_per_mib: 2e7 });
+    let nanos = |record: &Record| 1e9 / with_cache(record).steps_per_second;
+    let before = nanos(&record);
+    for step in &mut record.steps {
+        step.wait_nanos += 3_000_000;
+        step.wall_nanos += 3_000_000;
+    }
+    let more = nanos(&record) - before;
+    assert!((more / 3e6 - 1.0).abs() < 0.1, "{more}");
+}
+
+#[test]
+fn what_reading_a_cache_cannot_take_is_left_out_of_a_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.jsonl");
+    let with = |cached: Cached| {
+        let mut record = simulate(&healthy(6));
+        record.run.host.cached = Some(cached);
+        let mut recorder = Recorder::create(&path, &record.run).unwrap();
+        record.steps.iter().for_each(|step| recorder.step(step).unwrap());
+        recorder.end(std::time::Duration::ZERO).unwrap();
+        Record::open(&path).unwrap().run.host.cached
+    };
+    let can_be = Cached { first_nanos_per_mib: 9e4, nanos_per_mib: 8e4 };
+    assert_eq!(with(can_be), Some(can_be));
+    for (first_nanos_per_mib, nanos_per_mib) in [(0.0, 8e4), (9e4, 0.5), (-1.0, 8e4), (9e4, 1e30)] {
+        assert_eq!(with(Cached { first_nanos_per_mib, nanos_per_mib }), None);
+    }
 }
 
 /// What was said to be no help and proposed as a fix, in one verdict: "a deeper queue" beside `prefetch 8`.

@@ -12,7 +12,10 @@ use std::{
 
 use feedwater::{
     Pipeline,
-    source::{self, part},
+    source::{
+        self,
+        part::{self, Part},
+    },
 };
 use feedwater_profile::record::Cached;
 
@@ -22,17 +25,24 @@ use crate::caching::{Caching, Kept};
 /// Samples that are kept: as many as are made in this time, and no more than make so many bytes of batches.
 const MAKING: Duration = Duration::from_millis(700);
 const MOST_BYTES: f64 = 256e6;
+/// Where samples take long, as many as a few batches need, in this time.
+const MOST_MAKING: Duration = Duration::from_secs(3);
+/// A smaller batch than this is not written as a larger one is, past the caches.
+const LIKE_LARGER_BYTES: f64 = 5e6;
 /// The first, which say how long one takes.
 const FEW: u64 = 2;
 /// Times that they are read back, twice each.
 const ROUNDS: u8 = 9;
+/// The first batches of a pass, which say nothing: a new pipeline has new memory, and one that goes on has made them before the
+/// pass began. As many count at least.
+const APART: u64 = 3;
 /// More than a processor's caches hold.
 const BEYOND_CACHES: usize = 64 << 20;
 
 /// Some samples of a dataset, kept.
 pub(crate) struct Trial {
     setup: Setup,
-    samples: u64,
+    samples: Part,
 }
 
 impl Trial {
@@ -44,34 +54,40 @@ impl Trial {
         let cache_dir = Some(folder.join("kept"));
         let setup = Setup {
             threads: 1,
+            prefetch: 1,
             caching: Caching { cache: Kept::Features, cache_dir, ..setup.caching.clone() },
             // Bad samples are told of the run itself.
             bad_ceiling: Some(1.0),
             ..setup.clone()
         };
-        let few =
-            Self { setup: Setup { batch_size: setup.batch_size.min(FEW), ..setup.clone() }, samples: FEW };
+        let some = |count| Some(part::some(source::open(&setup.data).ok()?, count));
+        let few = Self {
+            samples: some(FEW)?,
+            setup: Setup { batch_size: FEW.min(setup.batch_size), ..setup.clone() },
+        };
         let mut pipeline = few.pipeline()?;
         let began = Instant::now();
-        let bytes = pass(&mut pipeline, 0, 0)?.bytes as f64;
-        let times = (MAKING.as_secs_f64() / began.elapsed().as_secs_f64()).min(MOST_BYTES / bytes);
-        let there = source::open(&setup.data).ok()?.len();
-        let samples = ((times * FEW as f64) as u64).clamp(FEW, there.max(FEW));
-        // Most of the batches are to count.
-        let batch_size = setup.batch_size.min(samples / (3 * apart(&setup) as u64)).max(1);
-        Some(Self { setup: Setup { batch_size, ..setup }, samples: samples / batch_size * batch_size })
+        let row_bytes = pass(&mut pipeline, 0, 0)?.bytes as f64 / FEW as f64;
+        let each = began.elapsed().as_secs_f64() / FEW as f64;
+        let alike = (LIKE_LARGER_BYTES / row_bytes).min(setup.batch_size as f64).ceil();
+        let enough = (2.0 * APART as f64 * alike).min(MOST_MAKING.as_secs_f64() / each);
+        let many = (MAKING.as_secs_f64() / each).min(MOST_BYTES / row_bytes);
+        let samples = some((many.max(enough) as u64).max(2 * APART))?;
+        let whole = Self { samples, setup: Setup { batch_size: 1, ..setup.clone() } };
+        // Clips that are cut are more than there were.
+        let samples = whole.pipeline()?.samples();
+        let batch_size = setup.batch_size.min(samples / (2 * APART)).max(1);
+        Some(Self { setup: Setup { batch_size, ..setup }, ..whole })
     }
 
     fn pipeline(&self) -> Option<Pipeline> {
-        let data = source::open(&self.setup.data).ok()?;
-        self.setup.build_on(Box::new(part::some(data, self.samples))).ok()
+        self.setup.build_on(Box::new(self.samples.clone())).ok()
     }
 
-    /// What a mebibyte of a batch takes of a core; nothing where they could not be kept.
+    /// What a mebibyte of a batch takes of a core; nothing where they could not be kept, or are too few.
     pub(crate) fn cached(&self) -> Option<Cached> {
-        let apart = apart(&self.setup);
         // Keeps them.
-        pass(&mut self.pipeline()?, 0, apart)?;
+        pass(&mut self.pipeline()?, 0, 0)?;
         let mut scratch = vec![0_u8; BEYOND_CACHES];
         let mut passes = [Vec::new(), Vec::new()];
         for round in 0..ROUNDS {
@@ -81,7 +97,7 @@ impl Trial {
                 // As it is in a run, where much else has been read since.
                 scratch.fill(round);
                 black_box(&mut scratch);
-                let read = pass(&mut pipeline, epoch as u64, apart)?;
+                let read = pass(&mut pipeline, epoch as u64, APART)?;
                 passes.push(read.nanos as f64 / (read.bytes as f64 / f64::from(1 << 20)));
             }
             // A disk without room keeps nothing.
@@ -91,15 +107,10 @@ impl Trial {
             passes.sort_by(f64::total_cmp);
             passes[passes.len() / 2]
         });
-        let cached = Cached { first_nanos_per_mib, nanos_per_mib };
-        Some(cached).filter(|_| first_nanos_per_mib.is_finite() && nanos_per_mib.is_finite())
+        // Where no batch was left to count, it is no number.
+        (first_nanos_per_mib >= 1.0 && nanos_per_mib >= 1.0)
+            .then_some(Cached { first_nanos_per_mib, nanos_per_mib })
     }
-}
-
-/// The first batches of a pass say nothing: a new pipeline has new memory, and one that goes on has made them before the pass
-/// began.
-fn apart(setup: &Setup) -> usize {
-    setup.prefetch + 2
 }
 
 /// What the workers did in an epoch, but for its first batches.
@@ -109,13 +120,14 @@ struct Pass {
     bytes: u64,
 }
 
-fn pass(pipeline: &mut Pipeline, epoch: u64, apart: usize) -> Option<Pass> {
+fn pass(pipeline: &mut Pipeline, epoch: u64, apart: u64) -> Option<Pass> {
     let mut pass = Pass::default();
-    for (number, batch) in pipeline.epoch(epoch).enumerate() {
-        let batch = batch.ok()?;
-        if number >= apart {
-            pass.nanos += batch.input.total_work_nanos();
-            pass.bytes += batch.input.bytes;
+    for (number, batch) in (0..).zip(pipeline.epoch(epoch)) {
+        let input = batch.ok()?.input.clone();
+        // A batch that nothing was done for belongs to the one before.
+        if number >= apart && (pass.bytes > 0 || input.total_work_nanos() > 0) {
+            pass.nanos += input.total_work_nanos();
+            pass.bytes += input.bytes;
         }
     }
     Some(pass)

@@ -68,7 +68,9 @@ pub(crate) fn verify(
     let mut rounds = Vec::new();
     let Some(mut earlier) = predict()? else { return Ok(None) };
     let began = Instant::now();
-    while rounds.len() < ROUNDS || (rounds.len() < MOST_ROUNDS && began.elapsed() < ENOUGH) {
+    let few = |rounds: usize| rounds < ROUNDS || (rounds < MOST_ROUNDS && began.elapsed() < ENOUGH);
+    // An even number has no middle.
+    while few(rounds.len()) || rounds.len().is_multiple_of(2) {
         let measured = Diagnosis::of(&after()?).map_err(|error| miette!("{error}"))?.samples_per_second;
         let Some(later) = predict()? else { return Ok(None) };
         let predicted = earlier.averaged(&later);

@@ -125,6 +125,7 @@ pub struct Fill {
 
 /// What a batch takes of a core where its samples are kept in a cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Cached {
     /// A mebibyte of it, where a run comes to its samples for the first time: what is kept has to be found, and mapped.
     pub first_nanos_per_mib: f64,

@@ -188,8 +188,8 @@ impl Pipeline {
         let next = cursor_after(&packing.packer, step + 1, packing.next);
         batch.input = std::mem::take(&mut packing.input);
         // What was left of the documents before may be enough for it: then it is known that nothing was done.
-        for name in &*flow.names {
-            batch.input.work_nanos.entry((*name).to_owned()).or_default();
+        if batch.input.work_nanos.is_empty() {
+            batch.input.work_nanos = flow.names.iter().map(|name| ((*name).to_owned(), 0)).collect();
         }
         batch.wait_nanos = std::mem::take(&mut packing.wait_nanos);
         self.advance(next, &[next.window, next.within], &mut batch);

@@ -8,6 +8,7 @@ use super::{Kind, Source};
 use crate::{Fault, Sample};
 
 /// Some samples of a dataset.
+#[derive(Clone)]
 pub struct Part {
     whole: Arc<dyn Source>,
     indices: Vec<u64>,
