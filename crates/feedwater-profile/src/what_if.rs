@@ -232,17 +232,14 @@ impl Facts<'_> {
                 continue;
             }
             let (rows, input) = std::mem::take(&mut both);
-            let share = match self.record.run.host.cached {
-                Some(tried) => {
-                    // A run comes to every sample once before it comes to one again.
-                    let first = step.epoch == steps[0].epoch;
-                    let nanos = if first { tried.first_nanos_per_mib } else { tried.nanos_per_mib };
-                    nanos * crowd * mib(input.bytes) / input.total_work_nanos() as f64
-                }
-                None => {
-                    let files = rows * if again { CACHE_FILE_AGAIN_NANOS } else { CACHE_FILE_NANOS };
-                    cached_share(&input, (files, rows * CACHE_TEXT_NANOS), guessed_mib, most)
-                }
+            let share = if let Some(tried) = self.record.run.host.cached {
+                // A run comes to every sample once before it comes to one again.
+                let first = step.epoch == steps[0].epoch;
+                let nanos = if first { tried.first_nanos_per_mib } else { tried.nanos_per_mib };
+                nanos * crowd * mib(input.bytes) / input.total_work_nanos() as f64
+            } else {
+                let files = rows * if again { CACHE_FILE_AGAIN_NANOS } else { CACHE_FILE_NANOS };
+                cached_share(&input, (files, rows * CACHE_TEXT_NANOS), guessed_mib, most)
             };
             *cost = scale(cost, share);
         }
