@@ -120,6 +120,8 @@ fn what_was_predicted_is_tried() {
     for line in verified {
         assert!(line["predicted"]["samples_per_second"].as_f64().unwrap() > 0.0);
         assert!(line["measured_samples_per_second"].as_f64().unwrap() > 0.0);
+        let [low, high] = [0, 1].map(|at| line["quartiles_percent"][at].as_f64().unwrap());
+        assert!((low..=high).contains(&line["off_percent"].as_f64().unwrap()), "{line}");
     }
 }
 

@@ -21,8 +21,10 @@ pub(crate) struct Verified {
     pub(crate) predicted: Prediction,
     /// Samples in a second, as measured.
     pub(crate) measured_samples_per_second: f64,
-    /// How far the prediction was off, in percent of what was measured.
+    /// How far the prediction was off, in percent of what was measured: the middle of all rounds.
     pub(crate) off_percent: f64,
+    /// A quarter of the rounds were below the one, and a quarter above the other. Far apart, they say that the machine was not alone.
+    pub(crate) quartiles_percent: [f64; 2],
 }
 
 /// What is worth trying for a setup.
@@ -76,28 +78,41 @@ pub(crate) fn verify(
         let predicted = earlier.averaged(&later);
         let off_percent = 100.0 * (predicted.samples_per_second / measured - 1.0);
         let what = what.to_owned();
-        rounds.push(Verified { what, predicted, measured_samples_per_second: measured, off_percent });
+        let quartiles_percent = [off_percent; 2];
+        rounds.push(Verified {
+            what,
+            predicted,
+            measured_samples_per_second: measured,
+            off_percent,
+            quartiles_percent,
+        });
         earlier = later;
     }
     rounds.sort_by(|a, b| a.off_percent.total_cmp(&b.off_percent));
-    let middle = rounds.len() / 2;
-    Ok(rounds.into_iter().nth(middle))
+    let count = rounds.len();
+    let quartiles_percent = [count / 4, count - 1 - count / 4].map(|at| rounds[at].off_percent);
+    let middle = rounds.into_iter().nth(count / 2);
+    Ok(middle.map(|middle| Verified { quartiles_percent, ..middle }))
 }
 
 /// As a table.
 pub(crate) fn table(verified: &[Verified]) -> String {
-    let mut text =
-        format!("{:<11}{:<22}{:>11}{:>11}{:>9}\n", "VERIFY", "samples/s", "predicted", "measured", "off");
+    let mut text = format!(
+        "{:<11}{:<22}{:>11}{:>11}{:>9}  (quartiles)\n",
+        "VERIFY", "samples/s", "predicted", "measured", "off"
+    );
     for line in verified {
         use std::fmt::Write as _;
         let _ = writeln!(
             text,
-            "{:<11}{:<22}{:>11.1}{:>11.1}{:>+7.1} %",
+            "{:<11}{:<22}{:>11.1}{:>11.1}{:>+7.1} %  ({:+.0} … {:+.0})",
             "",
             line.what,
             line.predicted.samples_per_second,
             line.measured_samples_per_second,
-            line.off_percent
+            line.off_percent,
+            line.quartiles_percent[0],
+            line.quartiles_percent[1],
         );
     }
     text
