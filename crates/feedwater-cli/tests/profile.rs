@@ -68,7 +68,7 @@ fn a_record_a_report_and_a_trace_can_be_kept() {
     assert!(json["run"]["samples_per_second"].as_f64().unwrap() > 0.0);
     assert!(json["tuned"]["overhead_percent"].as_f64().unwrap() >= 0.0);
     // What a cache would bring was tried on some samples, in no folder that stays.
-    for pass in ["first_nanos_per_mib", "nanos_per_mib"] {
+    for pass in ["first_nanos_per_mib", "nanos_per_mib", "handover_nanos"] {
         assert!(json["run"]["run"]["host"]["cached"][pass].as_f64().unwrap() > 0.0, "{pass}");
     }
     assert!(!folder.path().join("cache").exists());

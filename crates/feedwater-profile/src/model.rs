@@ -25,6 +25,10 @@ pub struct Cost {
     pub slowest_nanos: [f64; SLOWEST],
     /// How long the consumer was at it before it asked for the next.
     pub busy_nanos: f64,
+    /// What was written for it, padding and all; 0 where that is not known.
+    pub bytes: f64,
+    /// The same for its longest row.
+    pub row_bytes: f64,
     /// Whether it counts in the means.
     pub counts: bool,
 }
@@ -113,7 +117,8 @@ mod tests {
                 work_nanos: work,
                 slowest_nanos: [work / rows as f64; SLOWEST],
                 busy_nanos: busy,
-                counts: true
+                counts: true,
+                ..Cost::default()
             };
             200
         ]
@@ -167,6 +172,7 @@ mod tests {
                 .into_iter()
                 .map(|(rows, work_nanos, busy_nanos)| Cost {
                     rows, epoch: 0, work_nanos, slowest_nanos: [work_nanos / rows as f64; SLOWEST], busy_nanos, counts: true,
+                    ..Cost::default()
                 })
                 .collect();
             let busy = costs.iter().map(|cost| cost.busy_nanos).sum::<f64>() / costs.len() as f64;

@@ -216,12 +216,15 @@ impl Work {
                     (work - kept.iter().sum::<f64>()).max(0.0) / (all - beyond.iter().sum::<f64>()).max(1.0);
                 let slowest =
                     std::array::from_fn(|at| kept[at] + (batch.slowest[at] - beyond[at]).max(0.0) * share);
+                let bytes = step.input.as_ref().map_or(0.0, |input| input.bytes as f64);
                 Cost {
                     rows: step.rows.max(1),
                     epoch: step.epoch,
                     work_nanos: work,
                     slowest_nanos: slowest,
                     busy_nanos: (step.wall_nanos - step.wait_nanos.min(step.wall_nanos)) as f64,
+                    bytes,
+                    row_bytes: bytes / step.rows.max(1) as f64,
                     counts: batch.counts,
                 }
             })

@@ -99,7 +99,12 @@ impl Facts<'_> {
             Wish::Prefetch(prefetch) => (Crew { prefetch: *prefetch, ..crew }, costs.clone(), 0.02),
             Wish::Crew(threads, prefetch) => self.crewed(crew, *threads, *prefetch),
             Wish::BatchSize(rows) => (crew, self.regrouped(crew, (*rows).max(1)), 0.05),
-            Wish::Cache => (crew, self.cached(), 0.10),
+            Wish::Cache => {
+                let tried = self.record.run.host.cached.and_then(|cached| cached.handover_nanos);
+                let tried = tried.map(|nanos| (nanos * crew.threads as f64) as u64);
+                let handover_nanos = tried.unwrap_or(crew.handover_nanos);
+                (Crew { handover_nanos, ..crew }, self.cached(), 0.10)
+            }
             // What is read stays as wide as it was; what is written is half.
             Wish::HalfPrecision => (crew, self.reworked(|input| stage_share(input, "batch", 0.75)), 0.03),
             Wish::PadToLongest => (
@@ -120,16 +125,15 @@ impl Facts<'_> {
         // How far the playing was off for what is known is how far it may be off for what is not.
         let off = (now.wall_nanos - measured).abs() / measured;
         let wall = match wish {
-            // What is not a sample's work (planning a batch, waking who waits for it) stays as it is, however short the rest becomes.
+            // What is not a sample's work, nor the handing over of a batch, stays as it is, however short the rest becomes.
             Wish::Cache if measured > now.wall_nanos => then.wall_nanos + measured - now.wall_nanos,
             _ => measured * then.wall_nanos / now.wall_nanos,
         };
-        let rows = mean_rows(&wished_costs);
+        let rows = mean_of(&wished_costs, |cost| cost.rows as f64);
         let same_rows = wall * self.steps.mean.rows.max(1.0) / rows.max(1.0);
         let uncertainty = (0.02 + doubt + off).min(0.9);
         let steps_per_second = 1e9 / wall;
-        let busy = wished_costs.iter().filter(|cost| cost.counts).map(|cost| cost.busy_nanos).sum::<f64>()
-            / wished_costs.iter().filter(|cost| cost.counts).count().max(1) as f64;
+        let busy = mean_of(&wished_costs, |cost| cost.busy_nanos);
         let ceiling = if busy > 0.0 { 1e9 / busy } else { f64::INFINITY };
         Some(Prediction {
             samples_per_second: steps_per_second * rows,
@@ -170,20 +174,16 @@ impl Facts<'_> {
     }
 
     /// The same samples in batches of another size, with what writing them takes where the caches hold more or less of
-    /// them.
+    /// them, and where rows are as long as the longest of more.
     fn regrouped(&self, crew: Crew, rows: u64) -> Vec<Cost> {
         let mut batches = regrouped(&self.split.costs, self.record.run.settings.batch_size, rows);
-        let inputs =
-            || self.record.steps.iter().filter_map(|step| Some((step.rows, step.input.as_ref()?.bytes)));
-        let (all_rows, all_bytes) =
-            inputs().fold((0, 0), |(rows, bytes), (more, wider)| (rows + more, bytes + wider));
-        let row_bytes = all_bytes as f64 / all_rows.max(1) as f64;
+        let written = |batch: &Cost| batch.row_bytes * batch.rows as f64;
         // One is trained on, one is being filled, and the others wait.
-        let in_turn = |rows: f64| row_bytes * rows * (crew.prefetch + 2) as f64;
-        let now = self.fill_nanos_per_mib(in_turn(self.steps.mean.rows));
-        let then = self.fill_nanos_per_mib(in_turn(rows as f64));
+        let nanos_per_mib = |bytes: f64| self.fill_nanos_per_mib(bytes * (crew.prefetch + 2) as f64);
+        let now = nanos_per_mib(mean_of(&self.split.costs, |cost| cost.bytes));
+        let then = nanos_per_mib(mean_of(&batches, written));
         for batch in &mut batches {
-            let more = batch.rows as f64 * row_bytes / f64::from(1 << 20) * (then - now);
+            let more = (written(batch) * then - batch.bytes * now) / f64::from(1 << 20);
             *batch = scale(batch, ((batch.work_nanos + more) / batch.work_nanos.max(1.0)).max(0.5));
         }
         batches
@@ -326,9 +326,10 @@ fn scaled(costs: &[Cost], factor: f64) -> Vec<Cost> {
     costs.iter().map(|cost| scale(cost, factor)).collect()
 }
 
-fn mean_rows(costs: &[Cost]) -> f64 {
+/// The mean of those that count.
+fn mean_of(costs: &[Cost], what: impl Fn(&Cost) -> f64) -> f64 {
     let counted = costs.iter().filter(|cost| cost.counts);
-    counted.clone().map(|cost| cost.rows as f64).sum::<f64>() / counted.count().max(1) as f64
+    counted.clone().map(what).sum::<f64>() / counted.count().max(1) as f64
 }
 
 /// Keeps the longest, in order.
@@ -362,6 +363,8 @@ fn regrouped(costs: &[Cost], size: Option<u64>, rows: u64) -> Vec<Cost> {
             batch.rows += take;
             batch.work_nanos += cost.work_nanos * share;
             batch.busy_nanos += cost.busy_nanos * share;
+            batch.bytes += cost.bytes * share;
+            batch.row_bytes = batch.row_bytes.max(cost.row_bytes);
             for nanos in cost.slowest_nanos.iter().take(take as usize) {
                 insert(&mut batch.slowest_nanos, *nanos);
             }
@@ -391,6 +394,14 @@ mod tests {
         assert_eq!(regrouped(&costs, Some(8), 2).len(), 200);
         let work: f64 = regrouped(&costs, Some(8), 4).iter().map(|cost| cost.work_nanos).sum();
         assert!((work - 400.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_larger_batch_is_as_long_as_the_longest_of_those_it_is_made_of() {
+        let cost = |long: f64| Cost { rows: 8, row_bytes: long, bytes: 8.0 * long, ..Cost::default() };
+        let larger = regrouped(&[cost(10.0), cost(30.0), cost(20.0), cost(5.0)], Some(8), 16);
+        let bytes: Vec<_> = larger.iter().map(|batch| (batch.row_bytes, batch.bytes)).collect();
+        assert_eq!(bytes, [(30.0, 320.0), (20.0, 200.0)], "what is written then, and what was");
     }
 
     #[test]

@@ -201,20 +201,26 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     let trial = Trial::new(&first, scratch.path());
     let tuned = Setup { threads: cores, prefetch: first.prefetch.max(4), ..first.clone() };
     let progress = progress_bar();
-    let measure = |setup: &Setup, name: &str, file: PathBuf, trial: Option<&Trial>| {
+    let record = |setup: &Setup, name: &str, file: &Path, host: &Host| {
         // A larger batch goes through the data faster; as many samples are as good as as many steps.
         let steps =
             (options.num_steps * options.batch_size / setup.batch_size).max(40).min(options.num_steps);
-        // Asked before each run: it drifts.
-        let crowding = Some(machine::crowding(cores));
-        let cached = trial.and_then(Trial::cached);
-        let host = Host { crowding, cached, ..host.clone() };
         if options.cold {
             cold::forget(&setup.data)?;
         }
-        let job = Job { name, host: &host, devices: &devices, steps, record: &file, progress: &progress };
+        let job = Job { name, host, devices: &devices, steps, record: file, progress: &progress };
         let (mut record, report) = run::run(setup, &job)?;
         record.run.planned_steps = options.total_steps;
+        Ok::<_, miette::Report>((record, report))
+    };
+    // What predictions stand on is asked before each run that they are made from: it drifts.
+    let asked = |trial: Option<&Trial>| Host {
+        crowding: Some(machine::crowding(cores)),
+        cached: trial.and_then(Trial::cached),
+        ..host.clone()
+    };
+    let measure = |setup: &Setup, name: &str, file: PathBuf, trial: Option<&Trial>| {
+        let (record, report) = record(setup, name, &file, &asked(trial))?;
         let diagnosis = Diagnosis::of(&record).map_err(|error| miette!("{error}"))?;
         Ok::<_, miette::Report>(Measured { record, diagnosis, report })
     };
@@ -229,14 +235,15 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         for (what, wish) in verify::wishes(&first, cores) {
             let mut other = first.with(&wish);
             let file = scratch.path().join("verify.jsonl");
-            let run = |setup, trial| Ok(measure(setup, &what, file.clone(), trial)?.record);
+            let run = |setup, host: &Host| Ok(record(setup, &what, &file, host)?.0);
             let trial = trial.as_ref().filter(|_| wish == Wish::Cache);
             if wish == Wish::Cache {
                 // What is promised is what it brings when everything is there. The user's own is left alone.
                 other.caching.cache_dir = Some(scratch.path().join("cache"));
-                run(&other, None)?;
+                run(&other, &host)?;
             }
-            verified.extend(verify::verify(&what, &wish, || run(&first, trial), || run(&other, None))?);
+            let (before, after) = (|| run(&first, &asked(trial)), || run(&other, &host));
+            verified.extend(verify::verify(&what, &wish, before, after)?);
         }
     }
     progress.finish_and_clear();

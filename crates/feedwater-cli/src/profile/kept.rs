@@ -31,8 +31,11 @@ const MOST_MAKING: Duration = Duration::from_secs(3);
 const LIKE_LARGER_BYTES: f64 = 5e6;
 /// The first, which say how long one takes.
 const FEW: u64 = 2;
-/// Times that they are read back, twice each.
-const ROUNDS: u8 = 9;
+/// Times that they are read back, twice each: enough for moments in which a machine is not alone to weigh as much as they do in a
+/// run.
+const ROUNDS: u32 = 3;
+const MOST_ROUNDS: u32 = 25;
+const ENOUGH: Duration = Duration::from_millis(500);
 /// The first batches of a pass, which say nothing: a new pipeline has new memory, and one that goes on has made them before the
 /// pass began. As many count at least.
 const APART: u64 = 3;
@@ -84,51 +87,80 @@ impl Trial {
         self.setup.build_on(Box::new(self.samples.clone())).ok()
     }
 
-    /// What a mebibyte of a batch takes of a core; nothing where they could not be kept, or are too few.
+    /// What a batch takes; nothing where samples could not be kept, or are too few.
     pub(crate) fn cached(&self) -> Option<Cached> {
         // Keeps them.
         pass(&mut self.pipeline()?, 0, 0)?;
-        let mut scratch = vec![0_u8; BEYOND_CACHES];
-        let mut passes = [Vec::new(), Vec::new()];
-        for round in 0..ROUNDS {
+        let mut passes = [Pass::default(), Pass::default()];
+        let beyond_caches = vec![1_u64; BEYOND_CACHES / size_of::<u64>()];
+        let began = Instant::now();
+        for round in 0..MOST_ROUNDS {
+            if round >= ROUNDS && began.elapsed() > ENOUGH {
+                break;
+            }
             // Which comes to them for the first time, as a run does that begins.
             let mut pipeline = self.pipeline()?;
-            for (epoch, passes) in passes.iter_mut().enumerate() {
-                // As it is in a run, where much else has been read since.
-                scratch.fill(round);
-                black_box(&mut scratch);
-                let read = pass(&mut pipeline, epoch as u64, APART)?;
-                passes.push(read.nanos as f64 / (read.bytes as f64 / f64::from(1 << 20)));
+            for (epoch, sum) in passes.iter_mut().enumerate() {
+                // As it is in a run, where much else has been read since. (Read, not written: the pass would have to write it back.)
+                black_box(beyond_caches.iter().sum::<u64>());
+                sum.add(&pass(&mut pipeline, epoch as u64, APART)?);
             }
             // A disk without room keeps nothing.
             pipeline.report().cache.filter(|cache| cache.misses * 9 <= cache.hits)?;
         }
-        let [first_nanos_per_mib, nanos_per_mib] = passes.map(|mut passes| {
-            passes.sort_by(f64::total_cmp);
-            passes[passes.len() / 2]
-        });
+        let [first_nanos_per_mib, nanos_per_mib] = [0, 1].map(|epoch: usize| passes[epoch].nanos_per_mib());
+        let [mut all, later] = passes;
+        all.add(&later);
+        let handover_nanos = Some(all.nanos.saturating_sub(all.work_nanos) as f64 / all.batches as f64);
         // Where no batch was left to count, it is no number.
-        (first_nanos_per_mib >= 1.0 && nanos_per_mib >= 1.0)
-            .then_some(Cached { first_nanos_per_mib, nanos_per_mib })
+        (first_nanos_per_mib >= 1.0 && nanos_per_mib >= 1.0).then_some(Cached {
+            first_nanos_per_mib,
+            nanos_per_mib,
+            handover_nanos,
+        })
     }
 }
 
-/// What the workers did in an epoch, but for its first batches.
+/// Epochs, but for their first batches.
 #[derive(Default)]
 struct Pass {
+    /// How long they took, of which the worker worked.
     nanos: u64,
+    work_nanos: u64,
+    batches: u64,
     bytes: u64,
+}
+
+impl Pass {
+    fn add(&mut self, other: &Self) {
+        self.nanos += other.nanos;
+        self.work_nanos += other.work_nanos;
+        self.batches += other.batches;
+        self.bytes += other.bytes;
+    }
+
+    /// What a mebibyte of a batch takes of a core; no number where there was none.
+    fn nanos_per_mib(&self) -> f64 {
+        self.work_nanos as f64 / (self.bytes as f64 / f64::from(1 << 20))
+    }
 }
 
 fn pass(pipeline: &mut Pipeline, epoch: u64, apart: u64) -> Option<Pass> {
     let mut pass = Pass::default();
+    let mut asked = Instant::now();
     for (number, batch) in (0..).zip(pipeline.epoch(epoch)) {
         let input = batch.ok()?.input.clone();
+        let got = Instant::now();
         // A batch that nothing was done for belongs to the one before.
         if number >= apart && (pass.bytes > 0 || input.total_work_nanos() > 0) {
-            pass.nanos += input.total_work_nanos();
-            pass.bytes += input.bytes;
+            pass.add(&Pass {
+                nanos: (got - asked).as_nanos() as u64,
+                work_nanos: input.total_work_nanos(),
+                batches: 1,
+                bytes: input.bytes,
+            });
         }
+        asked = got;
     }
     Some(pass)
 }

@@ -47,10 +47,14 @@ pub(crate) fn wishes(setup: &Setup, cores: usize) -> Vec<(String, Wish)> {
     wishes
 }
 
-/// Rounds of a comparison: more where runs are so short that a neighbour's moment is much of one.
+/// Rounds of a comparison: more where they lie apart, until their middle is known to so many percent, or it has taken long enough.
 const ROUNDS: usize = 7;
 const MOST_ROUNDS: usize = 21;
-const ENOUGH: Duration = Duration::from_secs(5);
+const SURE_PERCENT: f64 = 2.0;
+const ENOUGH: Duration = Duration::from_secs(60);
+/// Runs with the setting in a round: more than one where they are over in a moment, as they are from a cache.
+const MOST_RUNS: u32 = 15;
+const ENOUGH_STEPS: Duration = Duration::from_millis(500);
 
 /// Predicts, runs, compares.
 ///
@@ -70,10 +74,12 @@ pub(crate) fn verify(
     let mut rounds = Vec::new();
     let Some(mut earlier) = predict()? else { return Ok(None) };
     let began = Instant::now();
-    let few = |rounds: usize| rounds < ROUNDS || (rounds < MOST_ROUNDS && began.elapsed() < ENOUGH);
     // An even number has no middle.
-    while few(rounds.len()) || rounds.len().is_multiple_of(2) {
-        let measured = Diagnosis::of(&after()?).map_err(|error| miette!("{error}"))?.samples_per_second;
+    while rounds.len() < ROUNDS
+        || rounds.len().is_multiple_of(2)
+        || (rounds.len() < MOST_ROUNDS && began.elapsed() < ENOUGH && unsure_percent(&rounds) > SURE_PERCENT)
+    {
+        let measured = measured(&mut after)?;
         let Some(later) = predict()? else { return Ok(None) };
         let predicted = earlier.averaged(&later);
         let off_percent = 100.0 * (predicted.samples_per_second / measured - 1.0);
@@ -86,13 +92,38 @@ pub(crate) fn verify(
             off_percent,
             quartiles_percent,
         });
+        rounds.sort_by(|a, b| a.off_percent.total_cmp(&b.off_percent));
         earlier = later;
     }
-    rounds.sort_by(|a, b| a.off_percent.total_cmp(&b.off_percent));
+    let quartiles_percent = quartiles_percent(&rounds);
     let count = rounds.len();
-    let quartiles_percent = [count / 4, count - 1 - count / 4].map(|at| rounds[at].off_percent);
     let middle = rounds.into_iter().nth(count / 2);
     Ok(middle.map(|middle| Verified { quartiles_percent, ..middle }))
+}
+
+/// Of rounds in order.
+fn quartiles_percent(rounds: &[Verified]) -> [f64; 2] {
+    let count = rounds.len();
+    [count / 4, count - 1 - count / 4].map(|at| rounds[at].off_percent)
+}
+
+/// How far the middle of some rounds, in order, may be from that of very many: its standard error, where they are spread normally.
+fn unsure_percent(rounds: &[Verified]) -> f64 {
+    let [low, high] = quartiles_percent(rounds);
+    1.2533 * (high - low) / 1.349 / (rounds.len() as f64).sqrt()
+}
+
+/// Samples in a second with the setting, of all runs together: what a prediction stands on took as long.
+fn measured(run: &mut impl FnMut() -> miette::Result<Record>) -> miette::Result<f64> {
+    let (mut runs, mut took, mut seconds_per_sample) = (0, Duration::ZERO, 0.0);
+    while runs == 0 || (runs < MOST_RUNS && took < ENOUGH_STEPS) {
+        let record = run()?;
+        took += Duration::from_nanos(record.steps.iter().map(|step| step.wall_nanos).sum());
+        let diagnosis = Diagnosis::of(&record).map_err(|error| miette!("{error}"))?;
+        seconds_per_sample += 1.0 / diagnosis.samples_per_second;
+        runs += 1;
+    }
+    Ok(f64::from(runs) / seconds_per_sample)
 }
 
 /// As a table.

@@ -68,6 +68,7 @@ pub(super) fn run(run: &mut Run) -> Vec<String> {
     check(&mut host.crowding, "crowding", |by| (0.5..=100.0).contains(by), &mut wrong);
     let can_be = |cached: &Cached| {
         [cached.first_nanos_per_mib, cached.nanos_per_mib].iter().all(|nanos| (1.0..=1e12).contains(nanos))
+            && cached.handover_nanos.is_none_or(|nanos| (0.0..=1e12).contains(&nanos))
     };
     if host.cached.take_if(|cached| !can_be(cached)).is_some() {
         wrong.push("`cached` cannot be what reading a cache takes; left out".to_owned());

@@ -131,6 +131,9 @@ pub struct Cached {
     pub first_nanos_per_mib: f64,
     /// From then on.
     pub nanos_per_mib: f64,
+    /// What a batch takes besides: to be planned, and to wake who waits for it, which is the longer the longer they wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub handover_nanos: Option<f64>,
 }
 
 /// An accelerator.
