@@ -13,7 +13,7 @@ use std::{
 use feedwater::{
     Pipeline,
     source::{
-        self,
+        self, Source as _,
         part::{self, Part},
     },
 };
@@ -40,12 +40,14 @@ const ENOUGH: Duration = Duration::from_millis(500);
 /// pass began. As many count at least.
 const APART: u64 = 3;
 /// More than a processor's caches hold.
-const BEYOND_CACHES: usize = 64 << 20;
+const BEYOND_CACHES: f64 = 64e6;
 
 /// Some samples of a dataset, kept.
 pub(crate) struct Trial {
     setup: Setup,
     samples: Part,
+    /// What a run reads besides before it comes to a sample again, as far as that matters.
+    others_bytes: usize,
 }
 
 impl Trial {
@@ -67,6 +69,7 @@ impl Trial {
         let few = Self {
             samples: some(FEW)?,
             setup: Setup { batch_size: FEW.min(setup.batch_size), ..setup.clone() },
+            others_bytes: 0,
         };
         let mut pipeline = few.pipeline()?;
         let began = Instant::now();
@@ -76,7 +79,9 @@ impl Trial {
         let enough = (2.0 * APART as f64 * alike).min(MOST_MAKING.as_secs_f64() / each);
         let many = (MAKING.as_secs_f64() / each).min(MOST_BYTES / row_bytes);
         let samples = some((many.max(enough) as u64).max(2 * APART))?;
-        let whole = Self { samples, setup: Setup { batch_size: 1, ..setup.clone() } };
+        let others = source::open(&setup.data).ok()?.len() - samples.len();
+        let others_bytes = (others as f64 * row_bytes).min(BEYOND_CACHES) as usize;
+        let whole = Self { samples, setup: Setup { batch_size: 1, ..setup.clone() }, others_bytes };
         // Clips that are cut are more than there were.
         let samples = whole.pipeline()?.samples();
         let batch_size = setup.batch_size.min(samples / (2 * APART)).max(1);
@@ -92,7 +97,7 @@ impl Trial {
         // Keeps them.
         pass(&mut self.pipeline()?, 0, 0)?;
         let mut passes = [Pass::default(), Pass::default()];
-        let beyond_caches = vec![1_u64; BEYOND_CACHES / size_of::<u64>()];
+        let others = vec![1; BEYOND_CACHES as usize];
         let began = Instant::now();
         for round in 0..MOST_ROUNDS {
             if round >= ROUNDS && began.elapsed() > ENOUGH {
@@ -101,8 +106,9 @@ impl Trial {
             // Which comes to them for the first time, as a run does that begins.
             let mut pipeline = self.pipeline()?;
             for (epoch, sum) in passes.iter_mut().enumerate() {
-                // As it is in a run, where much else has been read since. (Read, not written: the pass would have to write it back.)
-                black_box(beyond_caches.iter().sum::<u64>());
+                // Read, not written: the pass would have to write it back.
+                let others = if epoch == 0 { &others } else { &others[..self.others_bytes] };
+                black_box(others.iter().fold(0_u8, |sum, byte| sum ^ byte));
                 sum.add(&pass(&mut pipeline, epoch as u64, APART)?);
             }
             // A disk without room keeps nothing.
