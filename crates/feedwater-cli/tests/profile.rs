@@ -111,7 +111,7 @@ fn what_was_predicted_is_tried() {
         "4",
         "--step-ms",
         "1",
-        "--verify",
+        "--verify=1",
         "--json",
     ];
     let json: Value = serde_json::from_str(&printed(&line, folder.path())).unwrap();

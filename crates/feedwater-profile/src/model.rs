@@ -27,7 +27,7 @@ pub struct Cost {
     pub busy_nanos: f64,
     /// What was written for it, padding and all; 0 where that is not known.
     pub bytes: f64,
-    /// The same for its longest row.
+    /// The same for a row, as it was padded.
     pub row_bytes: f64,
     /// Whether it counts in the means.
     pub counts: bool,

@@ -198,6 +198,9 @@ impl Work {
 
     /// What the batches cost without some parts.
     fn costs(&self, record: &Record, without: &[Part]) -> Vec<Cost> {
+        let noted = record.steps.iter().filter_map(|step| Some((step.rows, step.input.as_ref()?.bytes)));
+        let (rows, bytes) = noted.fold((0, 0), |sum, (rows, bytes)| (sum.0 + rows, sum.1 + bytes));
+        let row_bytes = bytes as f64 / rows.max(1) as f64;
         self.batches
             .iter()
             .zip(&record.steps)
@@ -216,15 +219,17 @@ impl Work {
                     (work - kept.iter().sum::<f64>()).max(0.0) / (all - beyond.iter().sum::<f64>()).max(1.0);
                 let slowest =
                     std::array::from_fn(|at| kept[at] + (batch.slowest[at] - beyond[at]).max(0.0) * share);
-                let bytes = step.input.as_ref().map_or(0.0, |input| input.bytes as f64);
+                let rows = step.rows.max(1);
+                // What nobody noted is taken to be as wide as the others.
+                let bytes = step.input.as_ref().map_or(row_bytes * rows as f64, |input| input.bytes as f64);
                 Cost {
-                    rows: step.rows.max(1),
+                    rows,
                     epoch: step.epoch,
                     work_nanos: work,
                     slowest_nanos: slowest,
                     busy_nanos: (step.wall_nanos - step.wait_nanos.min(step.wall_nanos)) as f64,
                     bytes,
-                    row_bytes: bytes / step.rows.max(1) as f64,
+                    row_bytes: bytes / rows as f64,
                     counts: batch.counts,
                 }
             })

@@ -177,7 +177,11 @@ impl Facts<'_> {
     /// them, and where rows are as long as the longest of more.
     fn regrouped(&self, crew: Crew, rows: u64) -> Vec<Cost> {
         let mut batches = regrouped(&self.split.costs, self.record.run.settings.batch_size, rows);
-        let written = |batch: &Cost| batch.row_bytes * batch.rows as f64;
+        // Put together by length, they are about as long as they were, however many they are.
+        let like_lengths = self.record.run.settings.buckets == Some(true);
+        let written = |batch: &Cost| {
+            if like_lengths { batch.bytes } else { batch.row_bytes * batch.rows as f64 }
+        };
         // One is trained on, one is being filled, and the others wait.
         let nanos_per_mib = |bytes: f64| self.fill_nanos_per_mib(bytes * (crew.prefetch + 2) as f64);
         let now = nanos_per_mib(mean_of(&self.split.costs, |cost| cost.bytes));

@@ -108,9 +108,10 @@ pub(crate) struct Options {
     #[arg(long)]
     cold: bool,
     /// Try other settings, and compare with what was predicted for them: more threads, a larger batch, half precision,
-    /// less padding, a cache. Takes a minute or more
-    #[arg(long)]
-    verify: bool,
+    /// less padding, a cache. Takes minutes: seven rounds of each, and at most ROUNDS [default: 21] where these lie apart
+    #[arg(long, value_name = "ROUNDS", num_args = 0..=1, require_equals = true, default_missing_value = "21",
+          value_parser = clap::value_parser!(u16).range(1..=999))]
+    verify: Option<u16>,
     /// The device that prepares data, where there are two
     #[arg(long, value_name = "N")]
     data_gpu: Option<u32>,
@@ -172,7 +173,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     }
     let scratch = tempfile::tempdir().into_diagnostic().wrap_err("could not make a folder for records")?;
     let (data, generated) = data(options, scratch.path())?;
-    if !options.verify {
+    if options.verify.is_none() {
         options.caching.warn();
     }
     let task = options.task.map_or_else(|| Task::of(&data), Ok)?;
@@ -231,7 +232,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     let cached = [&two, &one].into_iter().filter_map(|one| one.report.cache.as_ref());
     let cached = cached.max_by_key(|cache| cache.trouble.is_some());
     let mut verified = Vec::new();
-    if options.verify {
+    if let Some(rounds) = options.verify {
         for (what, wish) in verify::wishes(&first, cores) {
             let mut other = first.with(&wish);
             let file = scratch.path().join("verify.jsonl");
@@ -243,7 +244,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
                 run(&other, &host)?;
             }
             let (before, after) = (|| run(&first, &asked(trial)), || run(&other, &host));
-            verified.extend(verify::verify(&what, &wish, before, after)?);
+            verified.extend(verify::verify(&what, &wish, rounds.into(), before, after)?);
         }
     }
     progress.finish_and_clear();

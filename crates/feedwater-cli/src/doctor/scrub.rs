@@ -21,7 +21,7 @@ const NOBODY: &str = "\
 const FIELDS: &str = "cer error loss persistent_workers score scores shares steps wer \
     record version run step device end name writer started_unix_seconds clock planned_steps host devices \
     settings os cpu cores usable_cores quota_cores memory_bytes crowding fill nanos_per_mib cached first_nanos_per_mib handover_nanos disk index uuid simulated role \
-    links loader task data threads batch_at_a_time prefetch batch_size dtype padding pinned chunked \
+    links loader task data threads batch_at_a_time prefetch batch_size dtype padding buckets pinned chunked \
     longest_seconds over_30s_share step_nanos epoch wall_nanos wait_nanos copy_nanos compute_nanos \
     optimizer_nanos sync_nanos rows input mark work_nanos cpu_nanos queued_nanos waited_for slowest \
     ready bytes padding_bytes padding_to_longest_bytes read_bytes key stage nanos at_nanos busy_percent \

@@ -35,12 +35,13 @@ const FEW: u64 = 2;
 /// run.
 const ROUNDS: u32 = 3;
 const MOST_ROUNDS: u32 = 25;
-const ENOUGH: Duration = Duration::from_millis(500);
+const ENOUGH: Duration = Duration::from_millis(300);
 /// The first batches of a pass, which say nothing: a new pipeline has new memory, and one that goes on has made them before the
 /// pass began. As many count at least.
 const APART: u64 = 3;
-/// More than a processor's caches hold.
+/// More than a processor's caches hold, line by line.
 const BEYOND_CACHES: f64 = 64e6;
+const LINE: usize = 64;
 
 /// Some samples of a dataset, kept.
 pub(crate) struct Trial {
@@ -65,9 +66,9 @@ impl Trial {
             bad_ceiling: Some(1.0),
             ..setup.clone()
         };
-        let some = |count| Some(part::some(source::open(&setup.data).ok()?, count));
+        let open = || source::open(&setup.data).ok();
         let few = Self {
-            samples: some(FEW)?,
+            samples: part::some(open()?, FEW),
             setup: Setup { batch_size: FEW.min(setup.batch_size), ..setup.clone() },
             others_bytes: 0,
         };
@@ -78,8 +79,10 @@ impl Trial {
         let alike = (LIKE_LARGER_BYTES / row_bytes).min(setup.batch_size as f64).ceil();
         let enough = (2.0 * APART as f64 * alike).min(MOST_MAKING.as_secs_f64() / each);
         let many = (MAKING.as_secs_f64() / each).min(MOST_BYTES / row_bytes);
-        let samples = some((many.max(enough) as u64).max(2 * APART))?;
-        let others = source::open(&setup.data).ok()?.len() - samples.len();
+        let whole = open()?;
+        let length = whole.len();
+        let samples = part::some(whole, (many.max(enough) as u64).max(2 * APART));
+        let others = length - samples.len();
         let others_bytes = (others as f64 * row_bytes).min(BEYOND_CACHES) as usize;
         let whole = Self { samples, setup: Setup { batch_size: 1, ..setup.clone() }, others_bytes };
         // Clips that are cut are more than there were.
@@ -97,10 +100,11 @@ impl Trial {
         // Keeps them.
         pass(&mut self.pipeline()?, 0, 0)?;
         let mut passes = [Pass::default(), Pass::default()];
-        let others = vec![1; BEYOND_CACHES as usize];
-        let began = Instant::now();
+        // Not zeros, which may be memory that nobody has touched.
+        let others = vec![1_u8; BEYOND_CACHES as usize];
         for round in 0..MOST_ROUNDS {
-            if round >= ROUNDS && began.elapsed() > ENOUGH {
+            let took = Duration::from_nanos(passes.iter().map(|pass| pass.nanos).sum());
+            if round >= ROUNDS && took > ENOUGH {
                 break;
             }
             // Which comes to them for the first time, as a run does that begins.
@@ -108,7 +112,7 @@ impl Trial {
             for (epoch, sum) in passes.iter_mut().enumerate() {
                 // Read, not written: the pass would have to write it back.
                 let others = if epoch == 0 { &others } else { &others[..self.others_bytes] };
-                black_box(others.iter().fold(0_u8, |sum, byte| sum ^ byte));
+                black_box(others.iter().step_by(LINE).fold(0, |sum, byte| sum ^ byte));
                 sum.add(&pass(&mut pipeline, epoch as u64, APART)?);
             }
             // A disk without room keeps nothing.
@@ -119,11 +123,8 @@ impl Trial {
         all.add(&later);
         let handover_nanos = Some(all.nanos.saturating_sub(all.work_nanos) as f64 / all.batches as f64);
         // Where no batch was left to count, it is no number.
-        (first_nanos_per_mib >= 1.0 && nanos_per_mib >= 1.0).then_some(Cached {
-            first_nanos_per_mib,
-            nanos_per_mib,
-            handover_nanos,
-        })
+        let is_one = [first_nanos_per_mib, nanos_per_mib].iter().all(|nanos| (1.0..=1e12).contains(nanos));
+        is_one.then_some(Cached { first_nanos_per_mib, nanos_per_mib, handover_nanos })
     }
 }
 

@@ -211,6 +211,7 @@ impl Setup {
             batch_size: Some(self.batch_size),
             dtype: Some(if self.half { "f16" } else { "f32" }.to_owned()),
             padding: Some(padding.to_owned()),
+            buckets: self.buckets.then_some(true),
             cache: (self.caching.cache != Kept::Off).then(|| self.caching.cache.name().to_owned()),
             chunked: Some(self.chunk),
             step_nanos: (self.step_nanos > 0).then_some(self.step_nanos),

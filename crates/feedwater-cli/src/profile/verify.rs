@@ -1,6 +1,9 @@
 //! Is what was predicted true? A short run with the setting, and both figures side by side.
 
-use std::time::{Duration, Instant};
+use std::{
+    f64::consts::{FRAC_PI_2, SQRT_2},
+    time::{Duration, Instant},
+};
 
 use feedwater_profile::{
     Diagnosis, Record,
@@ -47,14 +50,16 @@ pub(crate) fn wishes(setup: &Setup, cores: usize) -> Vec<(String, Wish)> {
     wishes
 }
 
-/// Rounds of a comparison: more where they lie apart, until their middle is known to so many percent, or it has taken long enough.
+/// Rounds of a comparison, if as many may be: more where they lie apart, until their middle is known to so many percent, or it has
+/// taken long enough.
 const ROUNDS: usize = 7;
-const MOST_ROUNDS: usize = 21;
 const SURE_PERCENT: f64 = 2.0;
-const ENOUGH: Duration = Duration::from_secs(60);
-/// Runs with the setting in a round: more than one where they are over in a moment, as they are from a cache.
+const ENOUGH: Duration = Duration::from_mins(1);
+/// Runs with the setting in a round: more than one where they are over in a moment, as they are from a cache. What is predicted of
+/// that stands on about as long a trial.
 const MOST_RUNS: u32 = 15;
 const ENOUGH_STEPS: Duration = Duration::from_millis(500);
+const ENOUGH_RUNS: Duration = Duration::from_secs(2);
 
 /// Predicts, runs, compares.
 ///
@@ -63,6 +68,7 @@ const ENOUGH_STEPS: Duration = Duration::from_millis(500);
 pub(crate) fn verify(
     what: &str,
     wish: &Wish,
+    most_rounds: usize,
     mut before: impl FnMut() -> miette::Result<Record>,
     mut after: impl FnMut() -> miette::Result<Record>,
 ) -> miette::Result<Option<Verified>> {
@@ -75,9 +81,9 @@ pub(crate) fn verify(
     let Some(mut earlier) = predict()? else { return Ok(None) };
     let began = Instant::now();
     // An even number has no middle.
-    while rounds.len() < ROUNDS
+    while rounds.len() < ROUNDS.min(most_rounds)
         || rounds.len().is_multiple_of(2)
-        || (rounds.len() < MOST_ROUNDS && began.elapsed() < ENOUGH && unsure_percent(&rounds) > SURE_PERCENT)
+        || (rounds.len() < most_rounds && began.elapsed() < ENOUGH && unsure_percent(&rounds) > SURE_PERCENT)
     {
         let measured = measured(&mut after)?;
         let Some(later) = predict()? else { return Ok(None) };
@@ -110,13 +116,17 @@ fn quartiles_percent(rounds: &[Verified]) -> [f64; 2] {
 /// How far the middle of some rounds, in order, may be from that of very many: its standard error, where they are spread normally.
 fn unsure_percent(rounds: &[Verified]) -> f64 {
     let [low, high] = quartiles_percent(rounds);
-    1.2533 * (high - low) / 1.349 / (rounds.len() as f64).sqrt()
+    // The quartiles of a normal distribution lie so many deviations apart.
+    let deviation = (high - low) / 1.349;
+    // A median's error is larger than a mean's; and a run before is that of two rounds, so that they are not apart from each other.
+    deviation * FRAC_PI_2.sqrt() * SQRT_2 / (rounds.len() as f64).sqrt()
 }
 
-/// Samples in a second with the setting, of all runs together: what a prediction stands on took as long.
+/// Samples in a second with the setting, of all runs together.
 fn measured(run: &mut impl FnMut() -> miette::Result<Record>) -> miette::Result<f64> {
     let (mut runs, mut took, mut seconds_per_sample) = (0, Duration::ZERO, 0.0);
-    while runs == 0 || (runs < MOST_RUNS && took < ENOUGH_STEPS) {
+    let began = Instant::now();
+    while runs == 0 || (runs < MOST_RUNS && took < ENOUGH_STEPS && began.elapsed() < ENOUGH_RUNS) {
         let record = run()?;
         took += Duration::from_nanos(record.steps.iter().map(|step| step.wall_nanos).sum());
         let diagnosis = Diagnosis::of(&record).map_err(|error| miette!("{error}"))?;
@@ -147,4 +157,89 @@ pub(crate) fn table(verified: &[Verified]) -> String {
         );
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+    use feedwater_profile::record::{Host, Input, Run, Settings, Step};
+
+    use super::*;
+
+    /// Steps of 8 samples that one thread takes so long for.
+    fn record(millis: u64) -> Record {
+        let settings =
+            Settings { threads: Some(1), prefetch: Some(1), batch_size: Some(8), ..Settings::default() };
+        let step = |step| Step {
+            step,
+            wall_nanos: millis * 1_000_000,
+            wait_nanos: millis * 1_000_000,
+            rows: 8,
+            input: Some(Input {
+                work_nanos: [("decode".to_owned(), millis * 1_000_000)].into(),
+                ..Input::default()
+            }),
+            ..Step::default()
+        };
+        Record {
+            run: Run {
+                settings,
+                host: Host { usable_cores: Some(2.0), ..Host::default() },
+                ..Run::default()
+            },
+            steps: (0..40).map(step).collect(),
+            ..Record::default()
+        }
+    }
+
+    /// Two threads halve a step; `after` says how long steps are then. How many rounds it took, and how far it was off.
+    fn rounds(most: usize, mut after: impl FnMut(usize) -> u64) -> (usize, f64) {
+        let mut count = 0;
+        let verified = verify(
+            "threads",
+            &Wish::Threads(2),
+            most,
+            || Ok(record(100)),
+            || {
+                count += 1;
+                Ok(record(after(count)))
+            },
+        );
+        (count, verified.unwrap().unwrap().off_percent)
+    }
+
+    #[test]
+    fn rounds_are_as_many_as_it_takes() {
+        let (count, off) = rounds(21, |_| 50);
+        assert_eq!(count, 7, "they are alike");
+        assert!(off.abs() < 1.0, "{off}");
+        let (count, off) = rounds(21, |round| 30 + 10 * (round as u64 % 5));
+        assert_eq!(count, 21, "they lie apart");
+        assert!(off.abs() < 1.0, "{off}: the middle is right none the less");
+        assert_eq!(rounds(1, |round| 50 * round as u64).0, 1, "as it was told");
+        assert_eq!(rounds(2, |_| 50).0, 3, "there is a middle");
+    }
+
+    #[test]
+    fn short_runs_count_together() {
+        let mut count = 0;
+        // 40 ms and 120 ms by turns: 8 samples take 2 ms in the mean.
+        let mut run = || {
+            count += 1;
+            Ok(record(if count % 2 == 1 { 1 } else { 3 }))
+        };
+        let rate = measured(&mut run).unwrap();
+        assert_eq!(count, 7, "520 ms");
+        assert!((rate / (8.0 * 7.0 / 0.013) - 1.0).abs() < 1e-9, "{rate}");
+        let mut count = 0;
+        let mut moment = || {
+            count += 1;
+            let mut record = record(1);
+            record.steps.iter_mut().for_each(|step| (step.wall_nanos, step.wait_nanos) = (1_000, 1_000));
+            Ok(record)
+        };
+        measured(&mut moment).unwrap();
+        assert_eq!(count, 15, "no more than that");
+    }
 }

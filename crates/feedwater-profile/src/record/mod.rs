@@ -131,7 +131,8 @@ pub struct Cached {
     pub first_nanos_per_mib: f64,
     /// From then on.
     pub nanos_per_mib: f64,
-    /// What a batch takes besides: to be planned, and to wake who waits for it, which is the longer the longer they wait.
+    /// What a batch takes besides, by one thread: to be planned, to wake who waits for it, which takes the longer the longer they
+    /// wait, and to be packed where documents are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handover_nanos: Option<f64>,
 }
@@ -178,6 +179,9 @@ pub struct Settings {
     pub dtype: Option<String>,
     /// How rows are padded: `30 s`, `longest`, …
     pub padding: Option<String>,
+    /// Whether samples of like length are put together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub buckets: Option<bool>,
     /// Whether batches lie in pinned memory.
     pub pinned: Option<bool>,
     /// Whether workers stay for the next epoch.
