@@ -108,7 +108,7 @@ pub(crate) struct Options {
     #[arg(long)]
     cold: bool,
     /// Try other settings, and compare with what was predicted for them: more threads, a larger batch, half precision,
-    /// less padding, a cache. Takes minutes: seven rounds of each, and at most ROUNDS [default: 21] where these lie apart
+    /// less padding, a cache. Takes minutes: of each seven rounds, more where these lie apart, at most ROUNDS [default: 21]
     #[arg(long, value_name = "ROUNDS", num_args = 0..=1, require_equals = true, default_missing_value = "21",
           value_parser = clap::value_parser!(u16).range(1..=999))]
     verify: Option<u16>,
