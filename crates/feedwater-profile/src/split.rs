@@ -12,8 +12,9 @@ use std::collections::BTreeMap;
 
 use crate::{
     model::{Cost, Crew, play},
-    record::{Record, SLOWEST, Step},
+    record::{Blame, Record, SLOWEST, Step},
     steps::{Steps, quantile},
+    what_if::CACHED,
 };
 
 /// A sample is an outlier when it takes this many times as long as a usual one.
@@ -240,13 +241,15 @@ impl Work {
 /// What is usual in a run.
 struct Usual {
     sample_nanos: f64,
+    /// What one takes that is made, in a run where most are found in a cache.
+    made_nanos: f64,
     /// Share of a stage's time that its worker had no core, outliers apart.
     queued_share: f64,
 }
 
 impl Usual {
     fn of(record: &Record, sample_nanos: f64, work: f64, queued: f64) -> Self {
-        let mut usual = Self { sample_nanos, queued_share: 0.0 };
+        let mut usual = Self { sample_nanos, made_nanos: usual_made(record), queued_share: 0.0 };
         if queued < LEAST_QUEUED * work {
             return usual;
         }
@@ -266,8 +269,10 @@ impl Usual {
         let slowest = step.input.iter().flat_map(|input| &input.slowest);
         for (excess, slowest) in excess.iter_mut().zip(slowest) {
             let nanos = slowest.nanos as f64;
-            if nanos > OUTLIER * self.sample_nanos && step.rows > 1 {
-                let beyond = nanos - self.sample_nanos;
+            let usual =
+                if is_made(slowest) { self.made_nanos.max(self.sample_nanos) } else { self.sample_nanos };
+            if nanos > OUTLIER * usual && step.rows > 1 {
+                let beyond = nanos - usual;
                 let queued = (slowest.queued_nanos as f64).min(beyond);
                 *excess = (beyond - queued, queued);
             }
@@ -309,6 +314,23 @@ impl Batch {
         }
         Self { parts, slowest, excess, counts }
     }
+}
+
+/// Whether a sample spent the most time in what a cache would have spared it.
+fn is_made(sample: &Blame) -> bool {
+    CACHED.contains(&sample.stage.as_str())
+}
+
+/// What a usual one takes of those that are made although there is a cache, as in a first epoch; nothing where there is none: then all
+/// are.
+fn usual_made(record: &Record) -> f64 {
+    if record.run.settings.cache.is_none() {
+        return 0.0;
+    }
+    let slowest = record.steps.iter().filter_map(|step| step.input.as_ref()).flat_map(|input| &input.slowest);
+    let mut made: Vec<u64> = slowest.filter(|sample| is_made(sample)).map(|sample| sample.nanos).collect();
+    made.sort_unstable();
+    quantile(&made, 0.5) as f64
 }
 
 /// What a usual sample takes: the median, over batches, of their mean without the slowest few.

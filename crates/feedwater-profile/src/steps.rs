@@ -263,3 +263,10 @@ pub fn quantile<T: Copy + Default>(sorted: &[T], share: f64) -> T {
     let at = (share * sorted.len() as f64).ceil() as usize;
     sorted.get(at.saturating_sub(1)).copied().unwrap_or_default()
 }
+
+/// The middle of some figures; between the two in the middle where they are even in number.
+pub fn median(mut figures: Vec<f64>) -> Option<f64> {
+    figures.sort_by(f64::total_cmp);
+    let (low, high) = (figures.get(figures.len().checked_sub(1)? / 2)?, figures.get(figures.len() / 2)?);
+    Some(f64::midpoint(*low, *high))
+}

@@ -9,9 +9,9 @@ use serde::Serialize;
 use crate::{
     diagnosis::Facts,
     model::{Cost, Crew, play},
-    record::{Input, Record, SLOWEST},
+    record::{Cached, Input, Record, SLOWEST, Step},
     split::Part,
-    steps::{edges, quantile},
+    steps::{edges, median, quantile},
 };
 
 /// A setting to try.
@@ -68,7 +68,8 @@ impl Prediction {
 }
 
 /// Stages whose results can be kept: the same for a sample in every epoch.
-const CACHED: &[&str] = &["read", "decode", "resample", "length", "log_mel", "tokenize", "transform"];
+pub(crate) const CACHED: &[&str] =
+    &["read", "decode", "resample", "length", "log_mel", "tokenize", "transform"];
 /// Stages around them.
 const ROUND_CACHED: &[&str] = &["source", "cache", "batch"];
 /// What a core takes to write a mebibyte, where the machine has not said how fast it does.
@@ -85,6 +86,43 @@ const CACHE_TEXT_NANOS: f64 = 5_000.0;
 /// A batch that takes so many times as long to write as most for its size is written to memory that is new.
 const ONCE: f64 = 3.0;
 
+impl Cached {
+    /// What a run says whose samples were all kept before it began: by the steps that count, as any other run is judged.
+    pub fn of(record: &Record) -> Option<Self> {
+        let Facts { steps, split, .. } = Facts::of(record).ok()?;
+        let nanos_per_mib = |is_first: bool| {
+            let some = steps.of_record(record).filter(|step| in_first_epoch(record, step) == is_first);
+            let inputs = some.filter_map(|step| step.input.as_ref());
+            let (mut nanos, mut bytes) = (0, 0);
+            // A batch that nothing was done for belongs to the one before.
+            for input in inputs.skip_while(|input| input.total_work_nanos() == 0) {
+                nanos += input.total_work_nanos();
+                bytes += input.bytes;
+            }
+            (bytes > 0).then(|| nanos as f64 / mib(bytes))
+        };
+        let (first, later) = (nanos_per_mib(true), nanos_per_mib(false));
+        // What is not the handing over is fitted to what was measured: it will be played again.
+        let played = split.crew.map(|crew| play(&split.costs, crew).wall_nanos);
+        let fit = played.map_or(1.0, |played| steps.mean.wall_nanos / played);
+        Some(Self {
+            first_nanos_per_mib: fit * first.or(later)?,
+            nanos_per_mib: fit * later.or(first)?,
+            handover_nanos: split.crew.map(|crew| crew.handover_nanos as f64),
+        })
+    }
+
+    /// The middle of what runs say, figure by figure: a moment in which the machine was not alone is in few of them.
+    pub fn middle(runs: &[Self]) -> Option<Self> {
+        let of = |figure: fn(&Self) -> Option<f64>| median(runs.iter().filter_map(figure).collect());
+        Some(Self {
+            first_nanos_per_mib: of(|run| Some(run.first_nanos_per_mib))?,
+            nanos_per_mib: of(|run| Some(run.nanos_per_mib))?,
+            handover_nanos: of(|run| run.handover_nanos),
+        })
+    }
+}
+
 impl Facts<'_> {
     /// What a setting would bring; nothing where the record does not say how batches were made.
     pub fn predict(&self, wish: &Wish) -> Option<Prediction> {
@@ -92,6 +130,7 @@ impl Facts<'_> {
         if costs.is_empty() || crew.threads == 0 && !matches!(wish, Wish::Threads(_) | Wish::Crew(..)) {
             return None;
         }
+        let tried = self.record.run.host.cached.and_then(|cached| cached.handover_nanos);
         let (wished_crew, wished_costs, doubt) = match wish {
             Wish::Threads(threads) => {
                 self.crewed(crew, *threads, if crew.threads == 0 { 3 } else { crew.prefetch })
@@ -100,9 +139,7 @@ impl Facts<'_> {
             Wish::Crew(threads, prefetch) => self.crewed(crew, *threads, *prefetch),
             Wish::BatchSize(rows) => (crew, self.regrouped(crew, (*rows).max(1)), 0.05),
             Wish::Cache => {
-                let tried = self.record.run.host.cached.and_then(|cached| cached.handover_nanos);
-                let tried = tried.map(|nanos| (nanos * crew.threads as f64) as u64);
-                let handover_nanos = tried.unwrap_or(crew.handover_nanos);
+                let handover_nanos = tried.map_or(crew.handover_nanos, |nanos| nanos as u64);
                 (Crew { handover_nanos, ..crew }, self.cached(), 0.10)
             }
             // What is read stays as wide as it was; what is written is half.
@@ -125,6 +162,8 @@ impl Facts<'_> {
         // How far the playing was off for what is known is how far it may be off for what is not.
         let off = (now.wall_nanos - measured).abs() / measured;
         let wall = match wish {
+            // All that a step takes was tried.
+            Wish::Cache if tried.is_some() => then.wall_nanos,
             // What is not a sample's work, nor the handing over of a batch, stays as it is, however short the rest becomes.
             Wish::Cache if measured > now.wall_nanos => then.wall_nanos + measured - now.wall_nanos,
             _ => measured * then.wall_nanos / now.wall_nanos,
@@ -214,8 +253,6 @@ impl Facts<'_> {
     fn cached(&self) -> Vec<Cost> {
         let steps = &self.record.steps;
         let inputs = || steps.iter().filter_map(|step| step.input.as_ref());
-        // It was tried by one thread; what was recorded was done by all.
-        let crowd = self.crowd(self.split.crew.map_or(1, |crew| crew.threads.max(1)));
         let fill = self.record.run.host.fill.last();
         let times = if go_straight(inputs()) { CACHE_TO_FILL } else { CACHE_TO_FILL_BUFFERED };
         let guessed_mib = fill.map_or(FILL_NANOS_PER_MIB, |fill| fill.nanos_per_mib) * times;
@@ -238,9 +275,12 @@ impl Facts<'_> {
             let (rows, input) = std::mem::take(&mut both);
             let share = if let Some(tried) = self.record.run.host.cached {
                 // A run comes to every sample once before it comes to one again.
-                let first = step.epoch == steps[0].epoch;
-                let nanos = if first { tried.first_nanos_per_mib } else { tried.nanos_per_mib };
-                nanos * crowd * mib(input.bytes) / input.total_work_nanos() as f64
+                let nanos = if in_first_epoch(self.record, step) {
+                    tried.first_nanos_per_mib
+                } else {
+                    tried.nanos_per_mib
+                };
+                nanos * mib(input.bytes) / input.total_work_nanos() as f64
             } else {
                 let files = rows * if again { CACHE_FILE_AGAIN_NANOS } else { CACHE_FILE_NANOS };
                 cached_share(&input, (files, rows * CACHE_TEXT_NANOS), guessed_mib, most)
@@ -271,6 +311,11 @@ pub(crate) fn cpu_share(record: &Record) -> f64 {
     }
     let cpu: u64 = inputs().filter_map(|input| input.cpu_nanos).sum();
     (cpu as f64 / work as f64).clamp(0.0, 1.0)
+}
+
+/// Whether a run comes to the step's samples for the first time.
+fn in_first_epoch(record: &Record, step: &Step) -> bool {
+    record.steps.first().is_some_and(|first| first.epoch == step.epoch)
 }
 
 fn mib(bytes: u64) -> f64 {

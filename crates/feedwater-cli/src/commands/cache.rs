@@ -42,7 +42,7 @@ stages find; a recipe of `train` has stages of its own, of which it finds `raw` 
 
 Exit codes:
   0  done, and all is whole
-  1  something is damaged: a run makes it anew; or not all could be written
+  1  something is damaged, which a run makes anew; or `build` could not keep all
   2  the folder cannot be read, or the command line is wrong";
 
 /// What to do.
@@ -89,9 +89,16 @@ impl Where {
     fn folder(&self) -> miette::Result<PathBuf> {
         let folder = self.cache_dir.clone().unwrap_or_else(cache::default_folder);
         match std::fs::read_dir(&folder) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                Err(miette!("cannot read `{}`: {error}", folder.display()))
-            }
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(unreadable(&folder, &error)),
+            _ => Ok(folder),
+        }
+    }
+
+    /// The same, where one that was named has to be there: its name may be a slip.
+    fn looked_at(&self) -> miette::Result<PathBuf> {
+        let folder = self.folder()?;
+        match (&self.cache_dir, std::fs::read_dir(&folder)) {
+            (Some(_), Err(error)) => Err(unreadable(&folder, &error)),
             _ => Ok(folder),
         }
     }
@@ -229,11 +236,12 @@ fn build(options: &Build) -> miette::Result<u8> {
         options.json,
         &json!({"version": 1, "seconds": seconds, "samples": samples, "bad_samples": report.bad_samples, "cache": cache}),
     )?;
-    Ok(u8::from(cache.trouble.is_some() || lost > 0))
+    // What was damaged has been made anew.
+    Ok(u8::from(cache.failed + cache.refused + lost > 0))
 }
 
 fn stat(place: &Where) -> miette::Result<u8> {
-    let folder = place.folder()?;
+    let folder = place.looked_at()?;
     let held = cache::held(&folder);
     let mut said = format!("{}", folder.display());
     if held.is_empty() {
@@ -266,10 +274,7 @@ fn before(seconds: u64) -> String {
 }
 
 fn verify(place: &Where) -> miette::Result<u8> {
-    let folder = place.folder()?;
-    if !folder.exists() {
-        return Err(miette!("cannot read `{}`: it does not exist", folder.display()));
-    }
+    let folder = place.looked_at()?;
     let bar = if std::io::stderr().is_terminal() && !place.json {
         ProgressBar::new(0)
     } else {
@@ -312,6 +317,10 @@ fn clear(options: &Clear) -> miette::Result<u8> {
     let said = format!("{} taken away from {}", human_bytes(bytes), folder.display());
     println(&said, place.json, &json!({"version": 1, "folder": folder, "bytes": bytes}))?;
     Ok(0)
+}
+
+fn unreadable(folder: &Path, error: &std::io::Error) -> miette::Report {
+    miette!("cannot read `{}`: {error}", folder.display())
 }
 
 fn cannot(folder: &Path, error: &std::io::Error) -> miette::Report {

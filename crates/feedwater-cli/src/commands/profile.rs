@@ -217,7 +217,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     // What predictions stand on is asked before each run that they are made from: it drifts.
     let asked = |trial: Option<&Trial>| Host {
         crowding: Some(machine::crowding(cores)),
-        cached: trial.and_then(Trial::cached),
+        cached: trial.and_then(|trial| trial.cached(options.num_steps)),
         ..host.clone()
     };
     let measure = |setup: &Setup, name: &str, file: PathBuf, trial: Option<&Trial>| {

@@ -324,6 +324,12 @@ fn table(options: &Options, base: &Point, found: &Found) -> String {
         text,
         "`train` keeps to its threads and prefetch; with --threads auto --prefetch auto it finds them out as it runs."
     );
+    if found.best.half || found.best.buckets {
+        let _ = writeln!(
+            text,
+            "f16 and buckets are for `profile` and for your own pipelines (.batch(16, dtype=\"float16\", buckets=50)): recipes of `train` have their own."
+        );
+    }
     if let Some(config) = options.config() {
         let _ = writeln!(
             text,

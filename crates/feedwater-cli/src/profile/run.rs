@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use feedwater::Report;
+use feedwater::{Pipeline, Report};
 use feedwater_profile::{
     Record, Recorder,
     record::{Device, Host, Input, Run, Step},
@@ -32,7 +32,15 @@ pub(crate) struct Job<'a> {
 
 /// Runs so many steps and gives back what was recorded, and what the pipeline says of itself.
 pub(crate) fn run(setup: &Setup, job: &Job<'_>) -> miette::Result<(Record, Report)> {
-    let mut pipeline = setup.build()?;
+    run_on(setup, setup.build()?, job)
+}
+
+/// The same with a pipeline of other samples.
+pub(crate) fn run_on(
+    setup: &Setup,
+    mut pipeline: Pipeline,
+    job: &Job<'_>,
+) -> miette::Result<(Record, Report)> {
     let simulated = setup.step_nanos > 0;
     let device = Device {
         name: format!(

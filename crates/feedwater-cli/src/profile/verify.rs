@@ -8,6 +8,7 @@ use std::{
 use feedwater_profile::{
     Diagnosis, Record,
     diagnosis::Facts,
+    steps::median,
     what_if::{Prediction, Wish},
 };
 use miette::miette;
@@ -28,6 +29,8 @@ pub(crate) struct Verified {
     pub(crate) off_percent: f64,
     /// A quarter of the rounds were below the one, and a quarter above the other. Far apart, they say that the machine was not alone.
     pub(crate) quartiles_percent: [f64; 2],
+    /// How many rounds it took.
+    pub(crate) rounds: usize,
 }
 
 /// What is worth trying for a setup.
@@ -57,7 +60,7 @@ const SURE_PERCENT: f64 = 2.0;
 const ENOUGH: Duration = Duration::from_mins(1);
 /// Runs with the setting in a round: more than one where they are over in a moment, as they are from a cache. What is predicted of
 /// that stands on about as long a trial.
-const MOST_RUNS: u32 = 15;
+const MOST_RUNS: usize = 15;
 const ENOUGH_STEPS: Duration = Duration::from_millis(500);
 const ENOUGH_RUNS: Duration = Duration::from_secs(2);
 
@@ -97,6 +100,7 @@ pub(crate) fn verify(
             measured_samples_per_second: measured,
             off_percent,
             quartiles_percent,
+            rounds: 0,
         });
         rounds.sort_by(|a, b| a.off_percent.total_cmp(&b.off_percent));
         earlier = later;
@@ -104,7 +108,7 @@ pub(crate) fn verify(
     let quartiles_percent = quartiles_percent(&rounds);
     let count = rounds.len();
     let middle = rounds.into_iter().nth(count / 2);
-    Ok(middle.map(|middle| Verified { quartiles_percent, ..middle }))
+    Ok(middle.map(|middle| Verified { quartiles_percent, rounds: count, ..middle }))
 }
 
 /// Of rounds in order.
@@ -122,31 +126,31 @@ fn unsure_percent(rounds: &[Verified]) -> f64 {
     deviation * FRAC_PI_2.sqrt() * SQRT_2 / (rounds.len() as f64).sqrt()
 }
 
-/// Samples in a second with the setting, of all runs together.
+/// Samples in a second with the setting: the middle of all runs.
 fn measured(run: &mut impl FnMut() -> miette::Result<Record>) -> miette::Result<f64> {
-    let (mut runs, mut took, mut seconds_per_sample) = (0, Duration::ZERO, 0.0);
+    let (mut rates, mut took) = (Vec::new(), Duration::ZERO);
     let began = Instant::now();
-    while runs == 0 || (runs < MOST_RUNS && took < ENOUGH_STEPS && began.elapsed() < ENOUGH_RUNS) {
+    while rates.is_empty()
+        || (rates.len() < MOST_RUNS && took < ENOUGH_STEPS && began.elapsed() < ENOUGH_RUNS)
+    {
         let record = run()?;
         took += Duration::from_nanos(record.steps.iter().map(|step| step.wall_nanos).sum());
-        let diagnosis = Diagnosis::of(&record).map_err(|error| miette!("{error}"))?;
-        seconds_per_sample += 1.0 / diagnosis.samples_per_second;
-        runs += 1;
+        rates.push(Diagnosis::of(&record).map_err(|error| miette!("{error}"))?.samples_per_second);
     }
-    Ok(f64::from(runs) / seconds_per_sample)
+    median(rates).ok_or_else(|| miette!("no run was measured"))
 }
 
 /// As a table.
 pub(crate) fn table(verified: &[Verified]) -> String {
     let mut text = format!(
-        "{:<11}{:<22}{:>11}{:>11}{:>9}  (quartiles)\n",
+        "{:<11}{:<22}{:>11}{:>11}{:>9}  (quartiles of rounds)\n",
         "VERIFY", "samples/s", "predicted", "measured", "off"
     );
     for line in verified {
         use std::fmt::Write as _;
         let _ = writeln!(
             text,
-            "{:<11}{:<22}{:>11.1}{:>11.1}{:>+7.1} %  ({:+.0} … {:+.0})",
+            "{:<11}{:<22}{:>11.1}{:>11.1}{:>+7.1} %  ({:+.0} … {:+.0} of {})",
             "",
             line.what,
             line.predicted.samples_per_second,
@@ -154,6 +158,7 @@ pub(crate) fn table(verified: &[Verified]) -> String {
             line.off_percent,
             line.quartiles_percent[0],
             line.quartiles_percent[1],
+            line.rounds,
         );
     }
     // Which is why they are not those of the fixes above.
@@ -224,16 +229,16 @@ mod tests {
     }
 
     #[test]
-    fn short_runs_count_together() {
+    fn of_short_runs_the_middle_counts() {
         let mut count = 0;
-        // 40 ms and 120 ms by turns: 8 samples take 2 ms in the mean.
+        // 40 ms and 120 ms by turns, one more of the first.
         let mut run = || {
             count += 1;
             Ok(record(if count % 2 == 1 { 1 } else { 3 }))
         };
         let rate = measured(&mut run).unwrap();
         assert_eq!(count, 7, "520 ms");
-        assert!((rate / (8.0 * 7.0 / 0.013) - 1.0).abs() < 1e-9, "{rate}");
+        assert!((rate / 8_000.0 - 1.0).abs() < 1e-9, "{rate}");
         let mut count = 0;
         let mut moment = || {
             count += 1;

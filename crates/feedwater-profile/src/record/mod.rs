@@ -123,15 +123,15 @@ pub struct Fill {
     pub nanos_per_mib: f64,
 }
 
-/// What a batch takes of a core where its samples are kept in a cache.
+/// What a batch takes where its samples are kept in a cache, with the run's own threads and batches ahead.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Cached {
-    /// A mebibyte of it, where a run comes to its samples for the first time: what is kept has to be found, and mapped.
+    /// A mebibyte of it takes of a core, where a run comes to its samples for the first time: what is kept has to be found, and mapped.
     pub first_nanos_per_mib: f64,
     /// From then on.
     pub nanos_per_mib: f64,
-    /// What a batch takes besides, by one thread: to be planned, to wake who waits for it, which takes the longer the longer they
+    /// What a batch takes besides: to be planned, to wake who waits for it, which takes the longer the longer they
     /// wait, and to be packed where documents are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handover_nanos: Option<f64>,

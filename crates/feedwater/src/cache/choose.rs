@@ -17,7 +17,7 @@ const WORTH: f64 = 1.25;
 const AS_GOOD: f64 = 1.1;
 /// The share of what is free on the disk, and in memory, that it may take.
 const SHARE_OF_DISK: f64 = 0.8;
-const SHARE_OF_MEMORY: f64 = 0.5;
+pub(super) const SHARE_OF_MEMORY: f64 = 0.5;
 
 /// What a sample takes up to a level, from the files on, and what is then kept of it.
 #[derive(Debug, Clone, Copy, PartialEq)]

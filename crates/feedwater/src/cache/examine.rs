@@ -109,8 +109,15 @@ pub fn verify(folder: &Path, mut shard: impl FnMut(u64, u64)) -> Verified {
         }
         shard(number as u64 + 1, count);
     }
-    verified.mended = keys.damaged.iter().filter(|key| keys.whole.contains(key)).count() as u64;
-    verified.damaged -= verified.mended;
+    for (name, damaged) in keys.damaged {
+        let mended = damaged.keys.iter().filter(|key| keys.whole.contains(key)).count() as u64;
+        verified.mended += mended;
+        verified.damaged -= mended;
+        let left = damaged.count - mended;
+        if left > 0 {
+            verified.wrong.push(format!("{name}: {left} of {} entries are damaged", damaged.of));
+        }
+    }
     verified
 }
 
@@ -118,7 +125,18 @@ pub fn verify(folder: &Path, mut shard: impl FnMut(u64, u64)) -> Verified {
 #[derive(Default)]
 struct Keys {
     whole: HashSet<([u8; 32], Key)>,
-    damaged: Vec<([u8; 32], Key)>,
+    /// By the name of their shard.
+    damaged: Vec<(String, Damaged)>,
+}
+
+/// Entries of a shard that are not what was written.
+#[derive(Default)]
+struct Damaged {
+    count: u64,
+    /// Of so many.
+    of: usize,
+    /// Whose they are, where their records say so.
+    keys: Vec<([u8; 32], Key)>,
 }
 
 fn verify_shard(folder: &Path, name: &str, verified: &mut Verified, keys: &mut Keys) -> Result<(), Unusable> {
@@ -127,12 +145,13 @@ fn verify_shard(folder: &Path, name: &str, verified: &mut Verified, keys: &mut K
     let written = data.size().unwrap_or(0);
     let records =
         shard::read_records(&index, &head, 0).map_err(|error| Unusable::Elses(error.to_string()))?;
-    let (mut damaged, mut end, mut longest) = (0, shard::DATA_HEAD, 0);
+    let mut damaged = Damaged { of: records.len(), ..Damaged::default() };
+    let (mut end, mut longest) = (shard::DATA_HEAD, 0);
     let mut bytes = Vec::new();
     let rest = (index.size().unwrap_or(0).saturating_sub(head.bytes)) % shard::RECORD as u64;
     for record in &records {
         let Some(record) = record else {
-            damaged += 1;
+            damaged.count += 1;
             continue;
         };
         end = end.max(record.end());
@@ -149,8 +168,8 @@ fn verify_shard(folder: &Path, name: &str, verified: &mut Verified, keys: &mut K
             verified.whole += 1;
             keys.whole.insert(key);
         } else {
-            damaged += 1;
-            keys.damaged.push(key);
+            damaged.count += 1;
+            damaged.keys.push(key);
         }
     }
     let behind = written.saturating_sub(end);
@@ -161,9 +180,9 @@ fn verify_shard(folder: &Path, name: &str, verified: &mut Verified, keys: &mut K
     } else if rest > 0 || behind > 0 {
         verified.torn += 1;
     }
-    if damaged > 0 {
-        verified.damaged += damaged;
-        verified.wrong.push(format!("{name}: {damaged} of {} entries are damaged", records.len()));
+    if damaged.count > 0 {
+        verified.damaged += damaged.count;
+        keys.damaged.push((name.to_owned(), damaged));
     }
     Ok(())
 }
