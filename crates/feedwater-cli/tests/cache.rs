@@ -63,8 +63,7 @@ fn it_is_built_shown_checked_and_dropped() {
     assert!(said.ends_with(" 0 damaged; 1 more were damaged, and made anew since\n"), "{said}");
     // Without its index it is of no use to anybody: a run says so, and what is left of it can go alone.
     fs::remove_file(shard.with_extension("index")).unwrap();
-    let built = feedwater(&[&["cache", "build", text(&data)], &place[..]].concat());
-    let said = String::from_utf8(built.stdout).unwrap();
+    let said = ok(&[&["cache", "build", text(&data)], &place[..]].concat());
     assert!(said.contains("one of its two files is gone"), "{said}");
     assert_eq!(feedwater(&[&["cache", "verify"], &place[..]].concat()).status.code(), Some(1));
     ok(&[&["cache", "clear", "--damaged"], &place[..]].concat());

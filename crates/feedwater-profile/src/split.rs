@@ -164,7 +164,7 @@ impl Work {
         }
         let work: u64 = inputs().map(crate::record::Input::total_work_nanos).sum();
         let queued: u64 = inputs().filter_map(|input| input.queued_nanos).sum();
-        let usual_sample_nanos = usual_sample(record);
+        let usual_sample_nanos = usual_sample(record, |_| true);
         let usual = Usual::of(record, usual_sample_nanos, work as f64, queued as f64);
         let mut totals = BTreeMap::new();
         let mut slow = Vec::new();
@@ -241,15 +241,19 @@ impl Work {
 /// What is usual in a run.
 struct Usual {
     sample_nanos: f64,
-    /// What one takes that is made, in a run where most are found in a cache.
+    /// The same of those that a cache does not have, as in a first epoch.
     made_nanos: f64,
+    /// The stages that it spares the others.
+    spared: &'static [&'static str],
     /// Share of a stage's time that its worker had no core, outliers apart.
     queued_share: f64,
 }
 
 impl Usual {
     fn of(record: &Record, sample_nanos: f64, work: f64, queued: f64) -> Self {
-        let mut usual = Self { sample_nanos, made_nanos: usual_made(record), queued_share: 0.0 };
+        let spared = spared(record.run.settings.cache.as_deref());
+        let made_nanos = usual_sample(record, |sample| spared.contains(&sample.stage.as_str()));
+        let mut usual = Self { sample_nanos, made_nanos, spared, queued_share: 0.0 };
         if queued < LEAST_QUEUED * work {
             return usual;
         }
@@ -269,8 +273,8 @@ impl Usual {
         let slowest = step.input.iter().flat_map(|input| &input.slowest);
         for (excess, slowest) in excess.iter_mut().zip(slowest) {
             let nanos = slowest.nanos as f64;
-            let usual =
-                if is_made(slowest) { self.made_nanos.max(self.sample_nanos) } else { self.sample_nanos };
+            let is_made = self.spared.contains(&slowest.stage.as_str());
+            let usual = if is_made { self.made_nanos.max(self.sample_nanos) } else { self.sample_nanos };
             if nanos > OUTLIER * usual && step.rows > 1 {
                 let beyond = nanos - usual;
                 let queued = (slowest.queued_nanos as f64).min(beyond);
@@ -316,31 +320,28 @@ impl Batch {
     }
 }
 
-/// Whether a sample spent the most time in what a cache would have spared it.
-fn is_made(sample: &Blame) -> bool {
-    CACHED.contains(&sample.stage.as_str())
-}
-
-/// What a usual one takes of those that are made although there is a cache, as in a first epoch; nothing where there is none: then all
-/// are.
-fn usual_made(record: &Record) -> f64 {
-    if record.run.settings.cache.is_none() {
-        return 0.0;
+/// The stages that a cache spares those samples that it has; none where there is none.
+fn spared(cache: Option<&str>) -> &'static [&'static str] {
+    match cache {
+        None | Some("off") => &[],
+        Some("raw") => &["read"],
+        Some("decoded") => &["read", "decode", "resample"],
+        Some(_) => CACHED,
     }
-    let slowest = record.steps.iter().filter_map(|step| step.input.as_ref()).flat_map(|input| &input.slowest);
-    let mut made: Vec<u64> = slowest.filter(|sample| is_made(sample)).map(|sample| sample.nanos).collect();
-    made.sort_unstable();
-    quantile(&made, 0.5) as f64
 }
 
-/// What a usual sample takes: the median, over batches, of their mean without the slowest few.
-fn usual_sample(record: &Record) -> f64 {
+/// What a usual sample takes: the median, over batches of which even the last of the slowest few is of that kind, of their mean without
+/// these.
+fn usual_sample(record: &Record, kind: impl Fn(&Blame) -> bool) -> f64 {
     let mut means: Vec<u64> = record
         .steps
         .iter()
         .filter_map(|step| {
             // Where documents are packed, nothing is done for some batches: they say nothing of a sample.
             let input = step.input.as_ref().filter(|input| input.total_work_nanos() > 0)?;
+            if !input.slowest.last().is_none_or(&kind) {
+                return None;
+            }
             let slowest: u64 = input.slowest.iter().map(|slowest| slowest.nanos).sum();
             let others = step.rows.saturating_sub(input.slowest.len() as u64);
             match (others, input.slowest.last()) {

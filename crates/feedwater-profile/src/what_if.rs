@@ -105,11 +105,12 @@ impl Cached {
         // What is not the handing over is fitted to what was measured: it will be played again.
         let played = split.crew.map(|crew| play(&split.costs, crew).wall_nanos);
         let fit = played.map_or(1.0, |played| steps.mean.wall_nanos / played);
-        Some(Self {
+        let cached = Self {
             first_nanos_per_mib: fit * first.or(later)?,
             nanos_per_mib: fit * later.or(first)?,
             handover_nanos: split.crew.map(|crew| crew.handover_nanos as f64),
-        })
+        };
+        cached.can_be().then_some(cached)
     }
 
     /// The middle of what runs say, figure by figure: a moment in which the machine was not alone is in few of them.
@@ -162,7 +163,7 @@ impl Facts<'_> {
         // How far the playing was off for what is known is how far it may be off for what is not.
         let off = (now.wall_nanos - measured).abs() / measured;
         let wall = match wish {
-            // All that a step takes was tried.
+            // What a step takes besides was tried as well.
             Wish::Cache if tried.is_some() => then.wall_nanos,
             // What is not a sample's work, nor the handing over of a batch, stays as it is, however short the rest becomes.
             Wish::Cache if measured > now.wall_nanos => then.wall_nanos + measured - now.wall_nanos,

@@ -357,20 +357,24 @@ fn what_a_run_from_a_cache_says_is_what_is_predicted_of_another() {
 #[test]
 fn samples_that_a_cache_did_not_have_are_not_slow() {
     let base = Case { threads: 1, steps_per_epoch: 40, ..healthy(9) };
-    let epochs = |slow| {
-        let found = simulate(&Case { stages: vec![("cache", 0.1), ("batch", 0.1)], ..base.clone() });
+    let epochs = |level: &str, slow| {
+        let stages = match level {
+            "decoded" => vec![("cache", 0.1), ("log_mel", 0.6), ("batch", 0.1)],
+            _ => vec![("cache", 0.1), ("batch", 0.1)],
+        };
+        let found = simulate(&Case { stages, ..base.clone() });
         let mut record = simulate(&Case { slow, ..with(base.clone(), "decode", 6.0) });
         record.steps[40..].clone_from_slice(&found.steps[40..]);
-        record.run.settings.cache = Some("features".to_owned());
+        record.run.settings.cache = Some(level.to_owned());
         record
     };
     let slow = |record: &Record| Facts::of(record).unwrap().split.slow.len();
-    let mut record = epochs(None);
-    assert_eq!(slow(&record), 0);
-    record.run.settings.cache = None;
-    assert!(slow(&record) > 100, "without a cache, they are what is unusual");
+    for level in ["features", "decoded", "auto"] {
+        assert_eq!(slow(&epochs(level, None)), 0, "{level}");
+    }
+    assert!(slow(&epochs("off", None)) > 100, "without a cache, they are what is unusual");
     assert!(
-        slow(&epochs(Some((64, 90.0, "decode")))) >= 5,
+        slow(&epochs("features", Some((64, 90.0, "decode")))) >= 5,
         "one that takes fifteen times as long as others that are made"
     );
 }

@@ -94,11 +94,12 @@ impl Where {
         }
     }
 
-    /// The same, where one that was named has to be there: its name may be a slip.
+    /// The same, where one that was named, here or in `FEEDWATER_CACHE`, has to be there: its name may be a slip.
     fn looked_at(&self) -> miette::Result<PathBuf> {
-        let folder = self.folder()?;
-        match (&self.cache_dir, std::fs::read_dir(&folder)) {
-            (Some(_), Err(error)) => Err(unreadable(&folder, &error)),
+        let folder = self.cache_dir.clone().unwrap_or_else(cache::default_folder);
+        let named = self.cache_dir.is_some() || std::env::var_os("FEEDWATER_CACHE").is_some();
+        match std::fs::read_dir(&folder) {
+            Err(error) if named || error.kind() != ErrorKind::NotFound => Err(unreadable(&folder, &error)),
             _ => Ok(folder),
         }
     }

@@ -312,3 +312,26 @@ fn progress(samples: u64, json: bool) -> ProgressBar {
     }
     bar
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_are_praised_where_they_are_faster() {
+        let figures = |cold_seconds, warm_seconds| Figures {
+            files: 9,
+            open_seconds: 0.1,
+            cold_seconds,
+            warm_seconds,
+            samples: 100,
+        };
+        let before = figures(Some(2.0), 1.0);
+        assert!(figures(Some(2.0), 0.5).is_faster_than(&before));
+        assert!(figures(Some(1.0), 1.5).is_faster_than(&before), "from the disk is what a first epoch is");
+        assert!(!figures(Some(2.0), 0.99).is_faster_than(&before), "that is no difference");
+        assert!(!figures(None, 1.2).is_faster_than(&before));
+        let fewer = Figures { samples: 50, ..figures(None, 0.9) };
+        assert!(!fewer.is_faster_than(&before), "each of them takes longer");
+    }
+}

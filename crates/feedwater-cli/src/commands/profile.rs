@@ -209,7 +209,8 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         if options.cold {
             cold::forget(&setup.data)?;
         }
-        let job = Job { name, host, devices: &devices, steps, record: file, progress: &progress };
+        let (devices, progress) = (&devices, &progress);
+        let job = Job { name, host, devices, steps, record: file, progress, announced: true };
         let (mut record, report) = run::run(setup, &job)?;
         record.run.planned_steps = options.total_steps;
         Ok::<_, miette::Report>((record, report))

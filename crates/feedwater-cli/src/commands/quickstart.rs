@@ -209,8 +209,15 @@ fn measured(data: &Path, plain: bool, record: &Path) -> miette::Result<Diagnosis
     let host = machine::host_with_data(data);
     let name = if plain { "a plain loop" } else { "the engine" };
     let progress = ProgressBar::hidden();
-    let job =
-        Measurement { name, host: &host, devices: &[], steps: MEASURED_STEPS, record, progress: &progress };
+    let job = Measurement {
+        name,
+        host: &host,
+        devices: &[],
+        steps: MEASURED_STEPS,
+        record,
+        progress: &progress,
+        announced: true,
+    };
     let (record, _) = run::run(&setup, &job)?;
     Diagnosis::of(&record).map_err(|error| miette!("{error}"))
 }

@@ -22,7 +22,7 @@ use crate::{
     caching::{Caching, Kept},
     profile::{
         run::{self, Job},
-        setup::{Setup, Task},
+        setup::{BUCKET_STEPS, Setup, Task},
         vocabulary,
     },
 };
@@ -170,7 +170,8 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         let steps = (options.num_steps * options.batch_size / point.batch_size)
             .clamp(super::profile::LEAST_STEPS, options.num_steps)
             * times;
-        let job = Job { name: &name, host: &host, devices: &[], steps, record: &record, progress: &progress };
+        let (host, record, progress) = (&host, &record, &progress);
+        let job = Job { name: &name, host, devices: &[], steps, record, progress, announced: true };
         // The first run of all reads files that nobody has read yet; the first with a cache makes what others find: other
         // types of numbers are other entries.
         // A longer run comes to samples that a short one does not.
@@ -324,11 +325,8 @@ fn table(options: &Options, base: &Point, found: &Found) -> String {
         text,
         "`train` keeps to its threads and prefetch; with --threads auto --prefetch auto it finds them out as it runs."
     );
-    if found.best.half || found.best.buckets {
-        let _ = writeln!(
-            text,
-            "f16 and buckets are for `profile` and for your own pipelines (.batch(16, dtype=\"float16\", buckets=50)): recipes of `train` have their own."
-        );
+    if let Some(batch) = of_pipelines(&found.best) {
+        let _ = writeln!(text, "`train` has no flag for all of it; in a pipeline of your own: {batch}");
     }
     if let Some(config) = options.config() {
         let _ = writeln!(
@@ -345,6 +343,13 @@ fn table(options: &Options, base: &Point, found: &Found) -> String {
         );
     }
     text
+}
+
+/// What recipes of `train` decide themselves, as a pipeline in Python says it.
+fn of_pipelines(point: &Point) -> Option<String> {
+    let half = if point.half { ", dtype=\"float16\"" } else { "" };
+    let buckets = if point.buckets { format!(", buckets={BUCKET_STEPS}") } else { String::new() };
+    (point.half || point.buckets).then(|| format!(".batch({}{half}{buckets})", point.batch_size))
 }
 
 /// The file: flags by their names, and in sections those that only one command has.
@@ -382,4 +387,20 @@ fn checked(text: &str) -> String {
 fn is_by_tune(text: &str) -> bool {
     text.starts_with(BY_TUNE)
         && text.rsplit_once(CHECK).is_some_and(|(text, check)| check.trim_end() == checked(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_train_does_not_take_is_said_for_a_pipeline() {
+        let point =
+            Point { threads: 2, prefetch: 4, batch_size: 32, buckets: false, half: false, cache: true };
+        assert_eq!(of_pipelines(&point), None);
+        let half = Point { half: true, ..point };
+        assert_eq!(of_pipelines(&half).as_deref(), Some(".batch(32, dtype=\"float16\")"));
+        let buckets = Point { buckets: true, ..point };
+        assert_eq!(of_pipelines(&buckets).as_deref(), Some(".batch(32, buckets=50)"));
+    }
 }

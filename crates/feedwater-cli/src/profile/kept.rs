@@ -29,33 +29,38 @@ use super::{
 };
 use crate::caching::{Caching, Kept};
 
-/// Samples that are kept: so many that a processor's caches do not hold what is kept of them, and so many batches at least, which is more
-/// than lie at an epoch's edges.
+/// Samples that are kept: so many that a processor's caches do not hold what is kept of them, and so many batches at least that few of them
+/// lie at an epoch's edges.
 const BEYOND_CACHES: f64 = 64e6;
-const BATCHES: u64 = 6;
-/// But no more than are made in this time, or take so many bytes.
-const MOST_MAKING: Duration = Duration::from_secs(3);
+const BATCHES: u64 = 9;
+/// But about as many as are made in this time, or take so many bytes, or as a run comes to.
+const MOST_MAKING: f64 = 3.0;
 const MOST_BYTES: f64 = 256e6;
-/// The first, which say how long one takes.
-const FEW: u64 = 4;
+const MOST_STEPS: u64 = 300;
+/// The first, which say how long one takes; where that is long, one says it.
+const FEW: [u64; 2] = [1, 4];
+const LONG: f64 = 0.3;
 /// Runs, whose middle counts, and epochs of each, so that samples come again.
 const RUNS: usize = 3;
 const MOST_RUNS: usize = 25;
 const ENOUGH: Duration = Duration::from_millis(500);
+const ENOUGH_RUNS: Duration = Duration::from_secs(2);
 const EPOCHS: u64 = 2;
 /// How long the accelerator is busy at most: threads that slept meanwhile are not as fast as others, however long they slept.
-const MOST_STEP_NANOS: u64 = 5_000_000;
+const MOST_STEP_NANOS: u64 = 2_000_000;
 
 /// Some samples of a dataset, kept.
 pub(crate) struct Trial {
     setup: Setup,
     samples: Part,
+    /// Batches of an epoch of them.
+    epoch: u64,
     /// Where its runs are recorded.
     record: PathBuf,
 }
 
 impl Trial {
-    /// Makes a few, to see how many can be. Nothing where there is no cache to try, or nothing to try it on.
+    /// Makes a few samples, to see how many can be, and these. Nothing where there is no cache to try, or nothing to try it on.
     pub(crate) fn new(setup: &Setup, folder: &Path) -> Option<Self> {
         if setup.caching.cache != Kept::Off {
             return None;
@@ -68,30 +73,41 @@ impl Trial {
             bad_ceiling: Some(1.0),
             ..setup.clone()
         };
-        let open = || source::open(&setup.data).ok();
+        let open = |count| Some(part::some(source::open(&setup.data).ok()?, count));
         let record = folder.join("kept.jsonl");
-        let samples = part::some(open()?, FEW);
-        let few = samples.len() as f64;
-        let trial = Self { samples, setup: setup.clone(), record };
-        let mut pipeline = trial.pipeline()?;
-        let began = Instant::now();
-        steps(&mut pipeline)?;
-        let each = began.elapsed().as_secs_f64() / few;
-        let kept_bytes = (pipeline.report().cache?.written_bytes as f64 / few).max(1.0);
-        let many = (BEYOND_CACHES / kept_bytes).max((BATCHES * setup.batch_size) as f64);
-        let most = (MOST_MAKING.as_secs_f64() / each).min(MOST_BYTES / kept_bytes);
-        let many = (many.min(most) as u64).max(BATCHES);
-        // A short batch would be at each edge.
-        let whole_batches = many.next_multiple_of(setup.batch_size.min(many / BATCHES));
-        let trial = Self { samples: part::some(open()?, whole_batches), ..trial };
-        if trial.samples.len() < whole_batches {
-            // That is all there are.
-            return Some(trial);
+        let mut trial = Self { samples: open(0)?, setup: setup.clone(), epoch: 0, record };
+        let mut each = Each::default();
+        for few in FEW {
+            trial.samples = open(few)?;
+            let mut pipeline = trial.pipeline()?;
+            let began = Instant::now();
+            steps(&mut pipeline)?;
+            let seconds = began.elapsed().as_secs_f64();
+            let cache = pipeline.report().cache.filter(|cache| cache.written_bytes > 0);
+            // Nothing is written where all were made before, or where there is no room.
+            let Some(cache) = cache else { break };
+            let files = trial.samples.len() as f64;
+            let rows = (pipeline.samples() as f64 / files).max(1.0);
+            let made = cache.misses as f64 / rows;
+            each = Each { seconds: seconds / made, kept_bytes: cache.written_bytes as f64 / made, rows };
+            if seconds > LONG {
+                break;
+            }
         }
-        // Clips that are cut are more than there were.
-        let samples = trial.pipeline()?.samples();
-        let batch_size = setup.batch_size.min(samples / BATCHES).max(1);
-        Some(Self { setup: Setup { batch_size, ..setup }, ..trial })
+        let batches = BATCHES.max(2 * setup.prefetch as u64 + 2);
+        let (files, batch_size) = each.enough(setup.batch_size, batches)?;
+        trial.samples = open(files)?;
+        let is_part = trial.samples.len() == files;
+        if is_part {
+            trial.setup.batch_size = batch_size;
+        }
+        trial.epoch = steps(&mut trial.pipeline()?)?;
+        // Documents are packed into blocks, of which nobody knows how many they make.
+        if is_part && trial.epoch < batches && batch_size > 1 {
+            trial.setup.batch_size = (batch_size * trial.epoch / batches).max(1);
+            trial.epoch = steps(&mut trial.pipeline()?)?;
+        }
+        Some(trial)
     }
 
     fn pipeline(&self) -> Option<Pipeline> {
@@ -100,11 +116,11 @@ impl Trial {
 
     /// What a batch takes in a run of so many steps; nothing where samples could not be kept, or are too few.
     pub(crate) fn cached(&self, steps: u64) -> Option<Cached> {
-        // Keeps them.
-        let epoch = self::steps(&mut self.pipeline()?)?;
-        let steps = steps.max(EPOCHS * epoch);
+        let steps = (EPOCHS * self.epoch).max(steps).min(MOST_STEPS);
         let (mut runs, mut took) = (Vec::new(), Duration::ZERO);
-        while runs.len() < RUNS || (runs.len() < MOST_RUNS && took < ENOUGH) {
+        let began = Instant::now();
+        while runs.len() < RUNS || (runs.len() < MOST_RUNS && took < ENOUGH && began.elapsed() < ENOUGH_RUNS)
+        {
             let record = self.run(steps)?;
             took += Duration::from_nanos(record.steps.iter().map(|step| step.wall_nanos).sum());
             runs.push(Cached::of(&record)?);
@@ -116,11 +132,38 @@ impl Trial {
     fn run(&self, steps: u64) -> Option<Record> {
         let (host, progress) = (Host::default(), ProgressBar::hidden());
         let (name, record) = ("from a cache", &self.record);
-        let job = Job { name, host: &host, devices: &[], steps, record, progress: &progress };
+        let job =
+            Job { name, host: &host, devices: &[], steps, record, progress: &progress, announced: false };
         let (record, report) = run::run_on(&self.setup, self.pipeline()?, &job).ok()?;
         // A disk without room keeps nothing.
         report.cache.filter(|cache| cache.misses * 9 <= cache.hits)?;
         Some(record)
+    }
+}
+
+/// What a file takes to make, what is kept of it, and how many samples it gives.
+#[derive(Default)]
+struct Each {
+    seconds: f64,
+    kept_bytes: f64,
+    rows: f64,
+}
+
+impl Each {
+    /// How many files are enough, in batches of which size, for so many of these; nothing where nothing can be kept.
+    fn enough(&self, batch_size: u64, batches: u64) -> Option<(u64, u64)> {
+        let Self { seconds, kept_bytes, rows } = *self;
+        if kept_bytes <= 0.0 {
+            return None;
+        }
+        let wanted = (BEYOND_CACHES / kept_bytes).max((batches * batch_size) as f64 / rows);
+        let a_run = (MOST_STEPS / EPOCHS * batch_size) as f64 / rows;
+        let most = (MOST_MAKING / seconds).min(MOST_BYTES / kept_bytes).min(a_run);
+        let files = wanted.min(most).max((batches as f64 / rows).ceil()) as u64;
+        let batch_size = batch_size.min((files as f64 * rows) as u64 / batches).max(1);
+        // A short batch would be one more edge.
+        let whole = if rows > 1.0 { files } else { files / batch_size * batch_size };
+        Some((whole, batch_size))
     }
 }
 
@@ -132,4 +175,29 @@ fn steps(pipeline: &mut Pipeline) -> Option<u64> {
         steps += 1;
     }
     (steps > 0).then_some(steps)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn enough(seconds: f64, kept_bytes: f64, rows: f64, batch_size: u64) -> Option<(u64, u64)> {
+        Each { seconds, kept_bytes, rows }.enough(batch_size, BATCHES)
+    }
+
+    #[test]
+    fn what_is_kept_is_enough_and_not_too_much() {
+        assert_eq!(enough(0.001, 480e3, 1.0, 16), Some((144, 16)), "nine batches, beyond caches");
+        assert_eq!(enough(0.02, 480e3, 1.0, 16), Some((144, 16)));
+        // Where time is short, batches are smaller, and all are whole.
+        assert_eq!(enough(0.05, 480e3, 1.0, 16), Some((60, 6)));
+        assert_eq!(enough(2.0, 480e3, 1.0, 64), Some((9, 1)));
+        assert_eq!(enough(0.000_1, 226e3, 1.0, 64), Some((576, 64)));
+        assert_eq!(enough(0.000_1, 226e3, 1.0, 256), Some((1125, 125)), "256 MB");
+        // Small ones are no more than a run comes to.
+        assert_eq!(enough(0.000_02, 1e3, 1.0, 16), Some((2400, 16)));
+        // An hour of sound is 120 samples.
+        assert_eq!(enough(8.0, 50e6, 120.0, 16), Some((1, 13)));
+        assert_eq!(enough(0.001, 0.0, 1.0, 16), None, "there is no room");
+    }
 }

@@ -28,6 +28,8 @@ pub(crate) struct Job<'a> {
     pub(crate) steps: u64,
     pub(crate) record: &'a Path,
     pub(crate) progress: &'a ProgressBar,
+    /// Whether `feedwater monitor` is told.
+    pub(crate) announced: bool,
 }
 
 /// Runs so many steps and gives back what was recorded, and what the pipeline says of itself.
@@ -63,7 +65,8 @@ pub(crate) fn run_on(
         devices: simulated.then_some(device).into_iter().chain(job.devices.iter().cloned()).collect(),
         settings: setup.settings(),
     };
-    let mut recorder = Recorder::create(job.record, &run).map_err(|error| miette!("{error}"))?;
+    let create = if job.announced { Recorder::create } else { Recorder::create_unannounced };
+    let mut recorder = create(job.record, &run).map_err(|error| miette!("{error}"))?;
     job.progress.set_length(job.steps);
     job.progress.set_position(0);
     job.progress.set_message(job.name.to_owned());

@@ -79,7 +79,7 @@ impl Gate {
 }
 
 /// Steps whose samples are sorted by length among each other.
-const BUCKET_STEPS: u64 = 50;
+pub(crate) const BUCKET_STEPS: u64 = 50;
 
 /// Everything that a run depends on.
 #[derive(Debug, Clone)]

@@ -92,33 +92,38 @@ pub(crate) fn verify(
         let Some(later) = predict()? else { return Ok(None) };
         let predicted = earlier.averaged(&later);
         let off_percent = 100.0 * (predicted.samples_per_second / measured - 1.0);
-        let what = what.to_owned();
-        let quartiles_percent = [off_percent; 2];
-        rounds.push(Verified {
-            what,
-            predicted,
-            measured_samples_per_second: measured,
-            off_percent,
-            quartiles_percent,
-            rounds: 0,
-        });
+        rounds.push(Round { predicted, measured, off_percent });
         rounds.sort_by(|a, b| a.off_percent.total_cmp(&b.off_percent));
         earlier = later;
     }
     let quartiles_percent = quartiles_percent(&rounds);
-    let count = rounds.len();
-    let middle = rounds.into_iter().nth(count / 2);
-    Ok(middle.map(|middle| Verified { quartiles_percent, rounds: count, ..middle }))
+    let middle = rounds.get(rounds.len() / 2);
+    Ok(middle.map(|Round { predicted, measured, off_percent }| Verified {
+        what: what.to_owned(),
+        predicted: *predicted,
+        measured_samples_per_second: *measured,
+        off_percent: *off_percent,
+        quartiles_percent,
+        rounds: rounds.len(),
+    }))
+}
+
+/// A run with the setting, and what those beside it predict.
+struct Round {
+    predicted: Prediction,
+    /// Samples in a second.
+    measured: f64,
+    off_percent: f64,
 }
 
 /// Of rounds in order.
-fn quartiles_percent(rounds: &[Verified]) -> [f64; 2] {
+fn quartiles_percent(rounds: &[Round]) -> [f64; 2] {
     let count = rounds.len();
     [count / 4, count - 1 - count / 4].map(|at| rounds[at].off_percent)
 }
 
 /// How far the middle of some rounds, in order, may be from that of very many: its standard error, where they are spread normally.
-fn unsure_percent(rounds: &[Verified]) -> f64 {
+fn unsure_percent(rounds: &[Round]) -> f64 {
     let [low, high] = quartiles_percent(rounds);
     // The quartiles of a normal distribution lie so many deviations apart.
     let deviation = (high - low) / 1.349;
@@ -226,6 +231,13 @@ mod tests {
         assert!(off.abs() < 1.0, "{off}: the middle is right none the less");
         assert_eq!(rounds(1, |round| 50 * round as u64).0, 1, "as it was told");
         assert_eq!(rounds(2, |_| 50).0, 3, "there is a middle");
+    }
+
+    #[test]
+    fn the_table_says_how_far_it_was_off_and_how_often_it_was_tried() {
+        let verified =
+            verify("threads 1 → 2", &Wish::Threads(2), 21, || Ok(record(100)), || Ok(record(50))).unwrap();
+        insta::assert_snapshot!(table(&[verified.unwrap()]), @"");
     }
 
     #[test]

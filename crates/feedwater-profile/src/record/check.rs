@@ -58,6 +58,14 @@ fn input(input: &Input) -> Result<(), String> {
     Ok(())
 }
 
+impl Cached {
+    /// Whether these can be what reading a cache takes.
+    pub(crate) fn can_be(&self) -> bool {
+        [self.first_nanos_per_mib, self.nanos_per_mib].iter().all(|nanos| (1.0..=1e12).contains(nanos))
+            && self.handover_nanos.is_none_or(|nanos| (0.0..=1e12).contains(&nanos))
+    }
+}
+
 /// Takes out of a run what cannot be, and says so.
 pub(super) fn run(run: &mut Run) -> Vec<String> {
     let mut wrong = Vec::new();
@@ -66,11 +74,7 @@ pub(super) fn run(run: &mut Run) -> Vec<String> {
     check(&mut host.usable_cores, "usable_cores", |cores| (0.001..=65_536.0).contains(cores), &mut wrong);
     check(&mut host.quota_cores, "quota_cores", |cores| (0.001..=65_536.0).contains(cores), &mut wrong);
     check(&mut host.crowding, "crowding", |by| (0.5..=100.0).contains(by), &mut wrong);
-    let can_be = |cached: &Cached| {
-        [cached.first_nanos_per_mib, cached.nanos_per_mib].iter().all(|nanos| (1.0..=1e12).contains(nanos))
-            && cached.handover_nanos.is_none_or(|nanos| (0.0..=1e12).contains(&nanos))
-    };
-    if host.cached.take_if(|cached| !can_be(cached)).is_some() {
+    if host.cached.take_if(|cached| !cached.can_be()).is_some() {
         wrong.push("`cached` cannot be what reading a cache takes; left out".to_owned());
     }
     let rises = host.fill.windows(2).all(|pair| pair[0].bytes < pair[1].bytes);

@@ -35,6 +35,11 @@ impl Recorder {
         Ok(recorder)
     }
 
+    /// The same, and nobody is told.
+    pub fn create_unannounced(path: impl AsRef<Path>, run: &Run) -> Result<Self> {
+        Self::begin(path.as_ref(), run)
+    }
+
     /// The same, with the announcement in a folder of the caller's, as `FEEDWATER_RUNS_DIR` would name it.
     pub fn create_announced_in(path: impl AsRef<Path>, run: &Run, folder: impl AsRef<Path>) -> Result<Self> {
         let mut recorder = Self::begin(path.as_ref(), run)?;
