@@ -199,7 +199,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         bad_ceiling: options.bad_ceiling,
     };
     let first = Setup { tokenizer: vocabulary::of(&first, scratch.path())?, ..first };
-    let trial = Trial::new(&first, scratch.path());
+    let trial = Trial::new(&first, options.num_steps, scratch.path());
     let tuned = Setup { threads: cores, prefetch: first.prefetch.max(4), ..first.clone() };
     let progress = progress_bar();
     let record = |setup: &Setup, name: &str, file: &Path, host: &Host| {
@@ -218,7 +218,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     // What predictions stand on is asked before each run that they are made from: it drifts.
     let asked = |trial: Option<&Trial>| Host {
         crowding: Some(machine::crowding(cores)),
-        cached: trial.and_then(|trial| trial.cached(options.num_steps)),
+        cached: trial.and_then(Trial::cached),
         ..host.clone()
     };
     let measure = |setup: &Setup, name: &str, file: PathBuf, trial: Option<&Trial>| {

@@ -29,13 +29,11 @@ use super::{
 };
 use crate::caching::{Caching, Kept};
 
-/// Samples that are kept: so many that a processor's caches do not hold what is kept of them, and so many batches at least that few of them
-/// lie at an epoch's edges.
-const BEYOND_CACHES: f64 = 64e6;
-const BATCHES: u64 = 9;
-/// But about as many as are made in this time, or take so many bytes, or as a run comes to.
+/// Samples that are kept: as many as the run comes to, but about as many as are made in this time, or take so many bytes.
 const MOST_MAKING: f64 = 3.0;
 const MOST_BYTES: f64 = 256e6;
+/// So many batches at least that few of them lie at an epoch's edges, and no more steps than this.
+const BATCHES: u64 = 9;
 const MOST_STEPS: u64 = 300;
 /// The first, which say how long one takes; where that is long, one says it.
 const FEW: [u64; 2] = [1, 4];
@@ -53,15 +51,16 @@ const MOST_STEP_NANOS: u64 = 2_000_000;
 pub(crate) struct Trial {
     setup: Setup,
     samples: Part,
-    /// Batches of an epoch of them.
-    epoch: u64,
+    /// Steps of a run.
+    steps: u64,
     /// Where its runs are recorded.
     record: PathBuf,
 }
 
 impl Trial {
-    /// Makes a few samples, to see how many can be, and these. Nothing where there is no cache to try, or nothing to try it on.
-    pub(crate) fn new(setup: &Setup, folder: &Path) -> Option<Self> {
+    /// Makes a few samples, to see how many can be, and then these, for a run of so many steps. Nothing where there is no cache to try, or
+    /// nothing to try it on.
+    pub(crate) fn new(setup: &Setup, run_steps: u64, folder: &Path) -> Option<Self> {
         if setup.caching.cache != Kept::Off {
             return None;
         }
@@ -75,7 +74,7 @@ impl Trial {
         };
         let open = |count| Some(part::some(source::open(&setup.data).ok()?, count));
         let record = folder.join("kept.jsonl");
-        let mut trial = Self { samples: open(0)?, setup: setup.clone(), epoch: 0, record };
+        let mut trial = Self { samples: open(0)?, setup: setup.clone(), steps: 0, record };
         let mut each = Each::default();
         for few in FEW {
             trial.samples = open(few)?;
@@ -95,18 +94,19 @@ impl Trial {
             }
         }
         let batches = BATCHES.max(2 * setup.prefetch as u64 + 2);
-        let (files, batch_size) = each.enough(setup.batch_size, batches)?;
+        let (files, batch_size) = each.enough(setup.batch_size, batches, run_steps)?;
         trial.samples = open(files)?;
         let is_part = trial.samples.len() == files;
         if is_part {
             trial.setup.batch_size = batch_size;
         }
-        trial.epoch = steps(&mut trial.pipeline()?)?;
+        let mut epoch = steps(&mut trial.pipeline()?)?;
         // Documents are packed into blocks, of which nobody knows how many they make.
-        if is_part && trial.epoch < batches && batch_size > 1 {
-            trial.setup.batch_size = (batch_size * trial.epoch / batches).max(1);
-            trial.epoch = steps(&mut trial.pipeline()?)?;
+        if is_part && epoch < batches && batch_size > 1 {
+            trial.setup.batch_size = (batch_size * epoch / batches).max(1);
+            epoch = steps(&mut trial.pipeline()?)?;
         }
+        trial.steps = (EPOCHS * epoch).max(run_steps).min(MOST_STEPS);
         Some(trial)
     }
 
@@ -114,14 +114,13 @@ impl Trial {
         self.setup.build_on(Box::new(self.samples.clone())).ok()
     }
 
-    /// What a batch takes in a run of so many steps; nothing where samples could not be kept, or are too few.
-    pub(crate) fn cached(&self, steps: u64) -> Option<Cached> {
-        let steps = (EPOCHS * self.epoch).max(steps).min(MOST_STEPS);
+    /// What a batch takes; nothing where samples could not be kept, or are too few.
+    pub(crate) fn cached(&self) -> Option<Cached> {
         let (mut runs, mut took) = (Vec::new(), Duration::ZERO);
         let began = Instant::now();
         while runs.len() < RUNS || (runs.len() < MOST_RUNS && took < ENOUGH && began.elapsed() < ENOUGH_RUNS)
         {
-            let record = self.run(steps)?;
+            let record = self.run()?;
             took += Duration::from_nanos(record.steps.iter().map(|step| step.wall_nanos).sum());
             runs.push(Cached::of(&record)?);
         }
@@ -129,9 +128,9 @@ impl Trial {
     }
 
     /// A run from the cache.
-    fn run(&self, steps: u64) -> Option<Record> {
+    fn run(&self) -> Option<Record> {
         let (host, progress) = (Host::default(), ProgressBar::hidden());
-        let (name, record) = ("from a cache", &self.record);
+        let (name, record, steps) = ("from a cache", &self.record, self.steps);
         let job =
             Job { name, host: &host, devices: &[], steps, record, progress: &progress, announced: false };
         let (record, report) = run::run_on(&self.setup, self.pipeline()?, &job).ok()?;
@@ -150,15 +149,14 @@ struct Each {
 }
 
 impl Each {
-    /// How many files are enough, in batches of which size, for so many of these; nothing where nothing can be kept.
-    fn enough(&self, batch_size: u64, batches: u64) -> Option<(u64, u64)> {
+    /// How many files are enough, in batches of which size, for so many of these and a run of so many; nothing where nothing can be kept.
+    fn enough(&self, batch_size: u64, batches: u64, run_steps: u64) -> Option<(u64, u64)> {
         let Self { seconds, kept_bytes, rows } = *self;
         if kept_bytes <= 0.0 {
             return None;
         }
-        let wanted = (BEYOND_CACHES / kept_bytes).max((batches * batch_size) as f64 / rows);
-        let a_run = (MOST_STEPS / EPOCHS * batch_size) as f64 / rows;
-        let most = (MOST_MAKING / seconds).min(MOST_BYTES / kept_bytes).min(a_run);
+        let wanted = (run_steps.min(MOST_STEPS / EPOCHS).max(batches) * batch_size) as f64 / rows;
+        let most = (MOST_MAKING / seconds).min(MOST_BYTES / kept_bytes);
         let files = wanted.min(most).max((batches as f64 / rows).ceil()) as u64;
         let batch_size = batch_size.min((files as f64 * rows) as u64 / batches).max(1);
         // A short batch would be one more edge.
@@ -182,22 +180,22 @@ mod tests {
     use super::*;
 
     fn enough(seconds: f64, kept_bytes: f64, rows: f64, batch_size: u64) -> Option<(u64, u64)> {
-        Each { seconds, kept_bytes, rows }.enough(batch_size, BATCHES)
+        Each { seconds, kept_bytes, rows }.enough(batch_size, BATCHES, 100)
     }
 
     #[test]
     fn what_is_kept_is_enough_and_not_too_much() {
-        assert_eq!(enough(0.001, 480e3, 1.0, 16), Some((144, 16)), "nine batches, beyond caches");
-        assert_eq!(enough(0.02, 480e3, 1.0, 16), Some((144, 16)));
+        assert_eq!(enough(0.000_02, 1e3, 1.0, 16), Some((1600, 16)), "what a run comes to");
+        assert_eq!(enough(0.001, 480e3, 1.0, 16), Some((528, 16)), "256 MB");
+        assert_eq!(enough(0.015, 480e3, 1.0, 16), Some((192, 16)), "3 s");
         // Where time is short, batches are smaller, and all are whole.
         assert_eq!(enough(0.05, 480e3, 1.0, 16), Some((60, 6)));
         assert_eq!(enough(2.0, 480e3, 1.0, 64), Some((9, 1)));
-        assert_eq!(enough(0.000_1, 226e3, 1.0, 64), Some((576, 64)));
-        assert_eq!(enough(0.000_1, 226e3, 1.0, 256), Some((1125, 125)), "256 MB");
-        // Small ones are no more than a run comes to.
-        assert_eq!(enough(0.000_02, 1e3, 1.0, 16), Some((2400, 16)));
+        assert_eq!(enough(0.000_1, 226e3, 1.0, 256), Some((1125, 125)));
         // An hour of sound is 120 samples.
         assert_eq!(enough(8.0, 50e6, 120.0, 16), Some((1, 13)));
         assert_eq!(enough(0.001, 0.0, 1.0, 16), None, "there is no room");
+        let many_steps = Each { seconds: 1e-5, kept_bytes: 1e3, rows: 1.0 }.enough(16, BATCHES, 100_000);
+        assert_eq!(many_steps, Some((2400, 16)));
     }
 }

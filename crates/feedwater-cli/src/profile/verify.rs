@@ -61,8 +61,8 @@ const ENOUGH: Duration = Duration::from_mins(1);
 /// Runs with the setting in a round: more than one where they are over in a moment, as they are from a cache. What is predicted of
 /// that stands on about as long a trial.
 const MOST_RUNS: usize = 15;
-const ENOUGH_STEPS: Duration = Duration::from_millis(500);
-const ENOUGH_RUNS: Duration = Duration::from_secs(2);
+const ENOUGH_STEPS: Duration = Duration::from_secs(1);
+const ENOUGH_RUNS: Duration = Duration::from_secs(3);
 
 /// Predicts, runs, compares.
 ///
@@ -249,7 +249,7 @@ mod tests {
             Ok(record(if count % 2 == 1 { 1 } else { 3 }))
         };
         let rate = measured(&mut run).unwrap();
-        assert_eq!(count, 7, "520 ms");
+        assert_eq!(count, 13, "a second");
         assert!((rate / 8_000.0 - 1.0).abs() < 1e-9, "{rate}");
         let mut count = 0;
         let mut moment = || {
