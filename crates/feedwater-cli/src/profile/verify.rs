@@ -237,7 +237,11 @@ mod tests {
     fn the_table_says_how_far_it_was_off_and_how_often_it_was_tried() {
         let verified =
             verify("threads 1 → 2", &Wish::Threads(2), 21, || Ok(record(100)), || Ok(record(50))).unwrap();
-        insta::assert_snapshot!(table(&[verified.unwrap()]), @"");
+        insta::assert_snapshot!(table(&[verified.unwrap()]), @r"
+        VERIFY     samples/s               predicted   measured      off  (quartiles of rounds)
+                   threads 1 → 2               160.0      160.0   +0.0 %  (+0 … +0 of 7)
+                   predicted anew from runs just before and after: a machine's pace drifts
+        ");
     }
 
     #[test]
