@@ -387,7 +387,8 @@ fn what_runs_from_a_cache_say_is_in_their_middle() {
         runs.map(|(first, later, handover)| Cached { handover_nanos: Some(handover), ..tried(first, later) });
     let middle = Cached { handover_nanos: Some(1e5), ..tried(9e4, 7.5e4) };
     assert_eq!(Cached::middle(&runs), Some(middle));
-    assert_eq!(Cached::middle(&runs[..2]).unwrap().nanos_per_mib, 7.5e4);
+    let between = Cached { handover_nanos: Some(9.5e4), ..tried(8.5e4, 7.5e4) };
+    assert_eq!(Cached::middle(&runs[..2]), Some(between), "of two, what lies between");
     assert_eq!(Cached::middle(&[]), None);
 }
 

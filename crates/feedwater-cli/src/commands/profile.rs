@@ -179,7 +179,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     let task = options.task.map_or_else(|| Task::of(&data), Ok)?;
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let host = Host { fill: machine::fill(), ..machine::host_with_data(&data) };
-    let devices = devices(options)?;
+    let devices = &devices(options)?;
     let first = Setup {
         task,
         data,
@@ -209,8 +209,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         if options.cold {
             cold::forget(&setup.data)?;
         }
-        let (devices, progress) = (&devices, &progress);
-        let job = Job { name, host, devices, steps, record: file, progress, announced: true };
+        let job = Job { name, host, devices, steps, record: file, progress: &progress, announced: true };
         let (mut record, report) = run::run(setup, &job)?;
         record.run.planned_steps = options.total_steps;
         Ok::<_, miette::Report>((record, report))
@@ -269,7 +268,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         });
         object.to_string()
     } else {
-        shown(options, &first, &tuned, &one, &two, &verified, &devices)
+        shown(options, &first, &tuned, &one, &two, &verified, devices)
     };
     print(printed.trim_end())?;
     Ok(0)
