@@ -12,8 +12,12 @@ use std::{
     alloc::{self, Layout},
     any::Any,
     fmt,
+    ops::RangeInclusive,
     ptr::NonNull,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use feedwater_profile::record::Input;
@@ -160,27 +164,39 @@ pub(crate) struct Ring {
     allocate: Allocate,
     idle: Mutex<Vec<Memory>>,
     most_idle: usize,
+    /// The largest that was made.
+    largest: AtomicUsize,
 }
+
+/// A buffer is for batches down to this part of it: labels do not lie in what features were in.
+const KIN: usize = 4;
 
 impl Ring {
     pub(crate) fn new(allocate: Allocate, most_idle: usize) -> Self {
-        Self { allocate, idle: Mutex::default(), most_idle }
+        Self { allocate, idle: Mutex::default(), most_idle, largest: AtomicUsize::new(0) }
     }
 
     /// A buffer of at least so many bytes. What it holds is what it held before.
     pub(crate) fn take(&self, bytes: usize) -> Memory {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        // The smallest that fits, unless it would waste more than it holds.
-        let fitting = idle
-            .iter()
-            .enumerate()
-            .filter(|(_, memory)| memory.len() >= bytes && memory.len() / 4 <= bytes.max(4096));
-        if let Some(at) = fitting.min_by_key(|(_, memory)| memory.len()).map(|(at, _)| at) {
+        let smallest = |idle: &[Memory], sizes: RangeInclusive<usize>| {
+            let those = idle.iter().enumerate().filter(|(_, memory)| sizes.contains(&memory.len()));
+            those.min_by_key(|(_, memory)| memory.len()).map(|(at, _)| at)
+        };
+        let most = bytes.max(4096).saturating_mul(KIN);
+        if let Some(at) = smallest(&idle, bytes..=most) {
             return idle.swap_remove(at);
         }
+        // One that has become too small goes, and what comes in its place is as large as the largest, or a good deal more
+        // than asked for: memory that was never touched is dear, and a batch that waits for it comes late.
+        if let Some(at) = smallest(&idle, bytes / KIN..=bytes) {
+            idle.swap_remove(at);
+        }
         drop(idle);
-        // A little more than asked for: the next batch may be a little longer.
-        (self.allocate)(bytes + bytes / 8)
+        let largest = self.largest.load(Ordering::Relaxed);
+        let bytes = (bytes + bytes / 4).max(if largest <= most { largest } else { 0 });
+        self.largest.fetch_max(bytes, Ordering::Relaxed);
+        (self.allocate)(bytes)
     }
 
     fn give(&self, memory: Memory) {
@@ -346,6 +362,31 @@ mod tests {
         let ring = Ring::new(Arc::new(Memory::new), 2);
         ring.give(Memory::new(1 << 20));
         assert!(ring.take(100).len() < 1 << 20);
+    }
+
+    /// It was made anew whenever a batch was a little longer than all before, and those that had become too small stayed.
+    #[test]
+    fn batches_of_changing_length_soon_find_memory_that_was_used_before() {
+        let made = Arc::new(Mutex::new(Vec::new()));
+        let noted = made.clone();
+        let allocate = move |bytes| {
+            noted.lock().unwrap().push(bytes);
+            Memory::new(bytes)
+        };
+        let ring = Ring::new(Arc::new(allocate), 12);
+        // One is trained on while the next is made; labels travel along.
+        let mut before = Vec::new();
+        for step in 0..200_usize {
+            let features = 40_000 + step * 7_919 % 25_000;
+            let now = [features, 512].map(|bytes| ring.take(bytes));
+            for memory in std::mem::replace(&mut before, now.into()) {
+                ring.give(memory);
+            }
+        }
+        let made = made.lock().unwrap();
+        let large = made.iter().filter(|bytes| **bytes > 4096).count();
+        assert!(large <= 4 && made.len() <= 6, "{made:?}");
+        assert!(ring.idle.lock().unwrap().iter().filter(|memory| memory.len() > 4096).count() <= 2);
     }
 
     #[test]

@@ -261,7 +261,7 @@ impl Shared {
                 let row = unit.order[at] as usize;
                 desk.unit.store(unit.number, Ordering::Relaxed);
                 desk.row.store(row, Ordering::Relaxed);
-                let slowest = worker.sample(&unit, row);
+                let (slowest, longest) = worker.sample(&unit, row);
                 desk.since.store(0, Ordering::Relaxed);
                 if at + 1 == to {
                     // Before the last of the run is counted off: whoever finishes the step must find it all there.
@@ -274,7 +274,12 @@ impl Shared {
                             |panic| Finished { broken: Some(said(&*panic)), ..Finished::default() },
                         );
                     let took = began.elapsed();
-                    meter.add_time(flow.names.len() - 1, took);
+                    let batch = flow.names.len() - 1;
+                    meter.add_time(batch, took);
+                    if took > longest {
+                        // Not the sample that came last was waited for, but what had to be done with all of them.
+                        finished.last.1 = flow.names[batch];
+                    }
                     *finished.input.work_nanos.entry("batch".to_owned()).or_default() +=
                         took.as_nanos() as u64;
                     self.hand_over(unit.number, finished);

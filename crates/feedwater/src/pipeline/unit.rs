@@ -241,8 +241,8 @@ impl Unit {
 }
 
 impl Worker<'_> {
-    /// Carries a sample through all stages and into its row. Returns the stage that it spent the most time in.
-    pub(super) fn sample(&mut self, unit: &Unit, row: usize) -> usize {
+    /// Carries a sample through all stages and into its row. Returns the stage that it spent the most time in, and how much.
+    pub(super) fn sample(&mut self, unit: &Unit, row: usize) -> (usize, Duration) {
         let Self { flow, began: epoch, desk, meter, context, spent, scheduled } = self;
         let began = Instant::now();
         let slowest = (0, Duration::ZERO);
@@ -257,10 +257,10 @@ impl Worker<'_> {
             }
         }));
         let result = outcome.unwrap_or_else(|panic| Err(said(&*panic)));
-        let slowest = clock.slowest.0;
+        let slowest = clock.slowest;
         let done = clock.last;
         let nanos = done.duration_since(began).as_nanos() as u64;
-        spent.sample(Slowest { nanos, row, stage: slowest, queued_nanos: scheduled.note(meter, done) });
+        spent.sample(Slowest { nanos, row, stage: slowest.0, queued_nanos: scheduled.note(meter, done) });
         let mut rows = lock(&unit.rows);
         match result {
             Ok(sample) => rows.samples[row] = Some(sample),
