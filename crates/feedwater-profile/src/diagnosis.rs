@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::{
     error::Result,
-    record::{Record, Run},
+    record::{Record, Run, Step},
     rules,
     split::{Part, Split},
     steps::{Mean, Steps},
@@ -14,6 +14,9 @@ use crate::{
 
 /// From this share of a step on, waiting for input is what a run suffers from.
 pub(crate) const INPUT_BOUND_SHARE: f64 = 0.05;
+
+/// One step with more than this share of all waiting says little of the others.
+const MOST_OF_ALL: f64 = 0.5;
 
 /// A share of a step below which waiting for input is nothing.
 const FAR_BELOW: f64 = 0.01;
@@ -47,6 +50,14 @@ impl<'a> Facts<'a> {
         nanos_a_step * steps as f64 / 60e9
     }
 
+    /// The step that most of the waiting was in, and its share of it, where that is what makes the run wait.
+    pub fn stall(&self) -> Option<(&Step, f64)> {
+        let worst = self.steps.worst_wait(self.record).filter(|_| self.wait_share() >= INPUT_BOUND_SHARE)?;
+        let all = self.steps.mean.wait_nanos * self.steps.steady.len() as f64;
+        let share = worst.wait_nanos as f64 / all.max(1.0);
+        (share > MOST_OF_ALL).then_some((worst, share))
+    }
+
     /// How much can be built on this record.
     pub fn confidence(&self) -> Confidence {
         let wall = self.steps.mean.wall_nanos;
@@ -59,6 +70,7 @@ impl<'a> Facts<'a> {
         // Where hardly anything is waited for, there is nothing to share out, and nothing to be wrong about.
         let certain = off < 0.1 || self.wait_share() < INPUT_BOUND_SHARE;
         match self.steps.steady.len() {
+            _ if self.stall().is_some() => Confidence::Low,
             60.. if certain && unknown < 0.1 => Confidence::High,
             30.. if off < 0.25 || certain => Confidence::Medium,
             _ => Confidence::Low,
@@ -294,6 +306,10 @@ impl Diagnosis {
         let mut findings: Vec<Finding> = rules::ALL.iter().filter_map(|rule| rule(&facts)).collect();
         findings.sort_by(|a, b| a.kind.cmp(&b.kind).then(b.idle_nanos.total_cmp(&a.idle_nanos)));
         agree(&mut findings);
+        if let (Some((step, share)), Some(first)) = (facts.stall(), findings.first_mut()) {
+            let (step, share) = (step.step, 100.0 * share);
+            first.evidence.insert(0, format!("step {step} alone has {share:.0} % of all waiting: a longer run shows whether it comes again"));
+        }
         let bound = boundness(&facts, &findings);
         let headline = match &bound {
             Boundness::Input(part) => format!("input-bound: {part}"),
@@ -406,8 +422,7 @@ fn agree(findings: &mut [Finding]) {
 impl Facts<'_> {
     /// How much the accelerator's own time varies, as a share of it.
     fn busy_spread(&self) -> f64 {
-        let mut busy: Vec<u64> =
-            self.steps.of_record(self.record).map(crate::record::Step::busy_nanos).collect();
+        let mut busy: Vec<u64> = self.steps.of_record(self.record).map(Step::busy_nanos).collect();
         busy.sort_unstable();
         let half = crate::steps::quantile(&busy, 0.75) - crate::steps::quantile(&busy, 0.25);
         half as f64 / 2.0 / self.steps.mean.busy_nanos.max(1.0)
@@ -416,7 +431,7 @@ impl Facts<'_> {
     /// The pace with batches that were there already, and its spread: what the accelerator and the loop around it do
     /// with a perfect loader. Known where a run was made to step through batches that it had before.
     fn replayed(&self) -> Option<(f64, f64)> {
-        let replayed = |step: &&crate::record::Step| step.mark.as_deref() == Some("replay");
+        let replayed = |step: &&Step| step.mark.as_deref() == Some("replay");
         let mut walls: Vec<u64> =
             self.record.steps.iter().filter(replayed).map(|step| step.wall_nanos).collect();
         walls.sort_unstable();

@@ -11,7 +11,7 @@ use crate::{Record, diagnosis::Facts, what_if::Wish};
 
 /// Settings within this of the best are as good.
 const AS_GOOD: f64 = 0.98;
-/// Settings within this of the best in short runs may be as good; and in a longer one.
+/// Settings within this of the best in short runs may be as good; and in longer ones.
 const CLOSE: f64 = 0.85;
 const CLOSE_IN_LONG: f64 = 0.95;
 /// So many of the most promising are tried, and so many of the best again.
@@ -138,14 +138,16 @@ pub fn search<E>(
         for at in &last {
             rows[*at].rates.clear();
         }
-        for _ in 0..LONG_ROUNDS {
+        for round in 1..=LONG_ROUNDS {
             by_turns(&mut rows, &last, 1, |point| probe(point, LONG))?;
             for at in &last {
                 rows[*at].long_runs += 1;
             }
             let rate = |at: &usize| rows[*at].measured.unwrap_or(0.0);
             let best = last.iter().map(rate).fold(0.0, f64::max);
-            last.retain(|at| rate(at) >= best * CLOSE_IN_LONG);
+            // One run alone drops only what is far off: it may have had the machine to itself, or not at all.
+            let close = if round == 1 { CLOSE } else { CLOSE_IN_LONG };
+            last.retain(|at| rate(at) >= best * close);
         }
     }
     let best = rows[chosen(&rows)].point;

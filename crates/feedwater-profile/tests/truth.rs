@@ -10,7 +10,7 @@ mod common;
 use common::{Case, simulate};
 use feedwater_profile::{
     Diagnosis, Record, Recorder,
-    diagnosis::{Boundness, Facts},
+    diagnosis::{Boundness, Confidence, Facts},
     record::Cached,
     what_if::{Prediction, Wish},
 };
@@ -96,6 +96,25 @@ fn one_slow_file_in_fifty_is_named_and_priced() {
         let diagnosis = Diagnosis::of(&simulate(&after)).unwrap();
         assert!(diagnosis.worst.unwrap().key.unwrap().starts_with("clip"));
     }
+}
+
+/// A stall of 200 ms in one of 33 steps was a verdict on all of them, with as much confidence as any.
+#[test]
+fn a_verdict_that_one_step_decides_is_no_sure_one() {
+    let case = Case { steps: 40, threads: 1, ..healthy(4) };
+    let mut record = simulate(&case);
+    let step = &mut record.steps[26];
+    (step.wait_nanos, step.wall_nanos) = (step.wait_nanos + 200_000_000, step.wall_nanos + 200_000_000);
+    let input = step.input.as_mut().unwrap();
+    *input.work_nanos.get_mut("batch").unwrap() += 230_000_000;
+    let diagnosis = Diagnosis::of(&record).unwrap();
+    assert_eq!(diagnosis.bound, Boundness::Input("batch".to_owned()), "{:?}", diagnosis.idle_nanos);
+    assert_eq!(diagnosis.confidence, Confidence::Low);
+    let first = &diagnosis.findings[0].evidence[0];
+    assert!(first.starts_with("step 26 alone has ") && first.contains("of all waiting"), "{first}");
+    // Many of them are what the run is like.
+    let often = simulate(&with(case, "decode", 9.0));
+    assert!(Diagnosis::of(&often).unwrap().confidence > Confidence::Low);
 }
 
 #[test]
@@ -372,6 +391,12 @@ fn samples_that_a_cache_did_not_have_are_not_slow() {
     for level in ["features", "decoded", "auto"] {
         assert_eq!(slow(&epochs(level, None)), 0, "{level}");
     }
+    // What took longest of some was to keep them.
+    let mut kept = epochs("features", None);
+    for input in kept.steps[..40].iter_mut().filter_map(|step| step.input.as_mut()) {
+        input.slowest.iter_mut().for_each(|sample| "cache".clone_into(&mut sample.stage));
+    }
+    assert_eq!(slow(&kept), 0, "and keeping it");
     assert!(slow(&epochs("off", None)) > 100, "without a cache, they are what is unusual");
     assert!(
         slow(&epochs("features", Some((64, 90.0, "decode")))) >= 5,

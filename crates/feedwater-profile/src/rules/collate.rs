@@ -10,8 +10,13 @@ use crate::{
     what_if::Wish,
 };
 
+const STAGES: &[&str] = &["deliver", "collate", "batch"];
+
 pub(super) fn find(facts: &Facts<'_>) -> Option<Finding> {
-    let mut finding = facts.stage_cause("collate", "collate", &["batch", "collate", "deliver"])?;
+    // Called what the loader calls it: the parts of the wait have that name too.
+    let stage = |stage: &&str| facts.stage_nanos(&[stage]);
+    let title = STAGES.iter().max_by(|a, b| stage(a).total_cmp(&stage(b)))?;
+    let mut finding = facts.stage_cause("collate", title, STAGES)?;
     facts.propose(
         &mut finding.changes,
         "pad to the longest",
