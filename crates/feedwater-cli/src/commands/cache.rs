@@ -215,6 +215,9 @@ fn build(options: &Build) -> miette::Result<u8> {
         samples - made,
         human_bytes(cache.written_bytes),
     );
+    if cache.damaged > 0 {
+        let _ = write!(said, "; {} were damaged, and are made anew", cache.damaged);
+    }
     if cache.failed + cache.refused > 0 {
         said += "; not all could be kept";
     }
@@ -303,8 +306,15 @@ fn verify(place: &Where) -> miette::Result<u8> {
     }
     if verified.damaged > 0 {
         said += "\nhint: runs do without it, and keep it anew; `feedwater cache clear";
-        said +=
-            if verified.damaged_shards.is_empty() { "` drops it all" } else { " --damaged` drops the files" };
+        if verified.damaged_shards.is_empty() {
+            said += "` drops it all";
+        } else {
+            let _ = write!(
+                said,
+                " --damaged` drops the files, and the {} entries that are whole in them",
+                verified.whole_in_damaged
+            );
+        }
     }
     println(&said, place.json, &json!({"version": 1, "folder": folder, "verified": verified}))?;
     Ok(u8::from(verified.damaged > 0))
@@ -313,10 +323,21 @@ fn verify(place: &Where) -> miette::Result<u8> {
 fn clear(options: &Clear) -> miette::Result<u8> {
     let Clear { place, damaged } = options;
     let folder = place.folder()?;
-    let clear = if *damaged { cache::clear_damaged } else { cache::clear };
-    let bytes = clear(&folder).map_err(|error| cannot(&folder, &error))?;
-    let said = format!("{} taken away from {}", human_bytes(bytes), folder.display());
-    println(&said, place.json, &json!({"version": 1, "folder": folder, "bytes": bytes}))?;
+    let cleared = if *damaged {
+        cache::clear_damaged(&folder).map(|(bytes, whole)| (bytes, Some(whole)))
+    } else {
+        cache::clear(&folder).map(|bytes| (bytes, None))
+    };
+    let (bytes, whole) = cleared.map_err(|error| cannot(&folder, &error))?;
+    let mut said = format!("{} taken away from {}", human_bytes(bytes), folder.display());
+    if let Some(whole) = whole.filter(|whole| *whole > 0) {
+        let _ = write!(said, ", with {whole} entries that were whole: a run makes them anew");
+    }
+    println(
+        &said,
+        place.json,
+        &json!({"version": 1, "folder": folder, "bytes": bytes, "whole_entries": whole}),
+    )?;
     Ok(0)
 }
 

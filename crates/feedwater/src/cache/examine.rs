@@ -77,6 +77,8 @@ pub struct Verified {
     pub wrong: Vec<String>,
     /// The shards in which something is damaged; not those of another version, or that may not be read.
     pub damaged_shards: Vec<String>,
+    /// Entries in these that are whole.
+    pub whole_in_damaged: u64,
 }
 
 /// Reads everything in a folder. `shard` is told of every shard that is through.
@@ -86,7 +88,7 @@ pub fn verify(folder: &Path, mut shard: impl FnMut(u64, u64)) -> Verified {
     let count = names.len() as u64;
     let mut keys = Keys::default();
     for (number, name) in names.into_iter().enumerate() {
-        let before = verified.damaged;
+        let (before, whole) = (verified.damaged, verified.whole);
         let mut is_ours = true;
         let wrong = match verify_shard(folder, &name, &mut verified, &mut keys) {
             Ok(()) => None,
@@ -106,6 +108,7 @@ pub fn verify(folder: &Path, mut shard: impl FnMut(u64, u64)) -> Verified {
         }
         if is_ours && verified.damaged > before {
             verified.damaged_shards.push(name);
+            verified.whole_in_damaged += verified.whole - whole;
         }
         shard(number as u64 + 1, count);
     }
@@ -192,9 +195,11 @@ pub fn clear(folder: &Path) -> io::Result<u64> {
     drop_shards(folder, &names(folder, ""))
 }
 
-/// Takes those shards away in which something is damaged, also what is whole in them. How many bytes that were.
-pub fn clear_damaged(folder: &Path) -> io::Result<u64> {
-    drop_shards(folder, &verify(folder, |_, _| {}).damaged_shards)
+/// Takes those shards away in which something is damaged, also what is whole in them. How many bytes that were, and how many
+/// entries that were whole.
+pub fn clear_damaged(folder: &Path) -> io::Result<(u64, u64)> {
+    let Verified { damaged_shards, whole_in_damaged, .. } = verify(folder, |_, _| {});
+    Ok((drop_shards(folder, &damaged_shards)?, whole_in_damaged))
 }
 
 fn drop_shards(folder: &Path, names: &[String]) -> io::Result<u64> {
