@@ -162,6 +162,21 @@ fn every_task_can_be_profiled() {
     }
 }
 
+/// A setting that is tuned already was run again as if it were another; of batches that are never full nothing was said.
+#[test]
+fn what_is_tuned_already_and_batches_that_are_never_full_are_told() {
+    let folder = with_morse();
+    let cores = std::thread::available_parallelism().unwrap().to_string();
+    let line = ["profile", "morse", "--num-steps", "30", "--step-ms", "1", "--batch-size", "64"];
+    let mut command = feedwater();
+    command.args(line).args(["--threads", &cores, "--prefetch", "4"]).current_dir(folder.path());
+    let done = command.assert().success();
+    let [out, said] =
+        [&done.get_output().stdout, &done.get_output().stderr].map(|text| String::from_utf8_lossy(text));
+    assert!(out.contains(&format!("TUNED      {cores} threads, 4 ahead: as above\n")), "{out}");
+    assert_eq!(said, "warning: no batch is full: an epoch has 40 samples, a batch 64\n");
+}
+
 #[test]
 fn too_short_a_run_and_what_is_not_there_are_errors_with_a_hint() {
     let folder = with_morse();

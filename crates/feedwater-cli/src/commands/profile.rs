@@ -130,7 +130,7 @@ pub(crate) struct Options {
     /// Write steps of the first run as a timeline for ui.perfetto.dev
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Print one JSON object: {version, data, generated, run, tuned, verified}
+    /// Print one JSON object: `{version, data, generated, run, tuned, verified, cache, bad_samples}`
     #[arg(long)]
     json: bool,
     /// Stop the script of a command after so many steps, with a few more on batches from before: for the ceiling
@@ -180,24 +180,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let host = Host { fill: machine::fill(), ..machine::host_with_data(&data) };
     let devices = &devices(options)?;
-    let first = Setup {
-        task,
-        data,
-        tokenizer: options.tokenizer.clone(),
-        batch_size: options.batch_size,
-        threads: usize::from(options.threads),
-        prefetch: usize::from(options.prefetch),
-        half: options.half,
-        pad_to_longest: options.pad_longest,
-        chunk: options.use_chunking,
-        buckets: options.buckets,
-        seed: options.seed,
-        plain: None,
-        step_nanos: (options.step_ms * 1e6) as u64,
-        step_rows: options.batch_size,
-        caching: options.caching.clone(),
-        bad_ceiling: options.bad_ceiling,
-    };
+    let first = asked_for(options, task, data);
     let first = Setup { tokenizer: vocabulary::of(&first, scratch.path())?, ..first };
     let trial = Trial::new(&first, options.num_steps, scratch.path());
     let tuned = Setup { threads: cores, prefetch: first.prefetch.max(4), ..first.clone() };
@@ -227,13 +210,21 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     };
     let kept = options.record.clone().unwrap_or_else(|| scratch.path().join("first.jsonl"));
     let one = measure(&first, "as a plain loop", kept, trial.as_ref())?;
-    let two = measure(&tuned, "tuned", scratch.path().join("tuned.jsonl"), None)?;
+    let is_tuned = (first.threads, first.prefetch) == (tuned.threads, tuned.prefetch);
+    let two = if is_tuned {
+        None
+    } else {
+        Some(measure(&tuned, "tuned", scratch.path().join("tuned.jsonl"), None)?)
+    };
     // Of the first run, unless something went wrong only later.
-    let cached = [&two, &one].into_iter().filter_map(|one| one.report.cache.as_ref());
+    let cached = [two.as_ref(), Some(&one)].into_iter().flatten().filter_map(|one| one.report.cache.as_ref());
     let cached = cached.max_by_key(|cache| cache.trouble.is_some());
     let mut verified = Vec::new();
     if let Some(rounds) = options.verify {
         for (what, wish) in verify::wishes(&first, cores) {
+            if progress.is_hidden() {
+                eprintln!("verify    {what}, at most {rounds} rounds");
+            }
             let mut other = first.with(&wish);
             let file = scratch.path().join("verify.jsonl");
             let run = |setup, host: &Host| Ok(record(setup, &what, &file, host)?.0);
@@ -251,7 +242,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     if let Some(cache) = cached {
         eprintln!("{}", caching::told(cache));
     }
-    if let Some(said) = run::left_out(&one.report) {
+    for said in [run::left_out(&one.report), run::too_large(&first, &one.record)].into_iter().flatten() {
         eprintln!("{said}");
     }
     if let Some(path) = &options.html {
@@ -263,15 +254,37 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     let printed = if options.json {
         let object = json!({
             "version": 1, "data": options.data, "generated": generated,
-            "run": one.diagnosis, "tuned": two.diagnosis, "verified": verified, "cache": cached,
-            "bad_samples": one.report.bad_samples,
+            "run": one.diagnosis, "tuned": two.as_ref().unwrap_or(&one).diagnosis,
+            "verified": verified, "cache": cached, "bad_samples": one.report.bad_samples,
         });
         object.to_string()
     } else {
-        shown(options, &first, &tuned, &one, &two, &verified, devices)
+        shown(options, &first, &tuned, &one, two.as_ref(), &verified, devices)
     };
     print(printed.trim_end())?;
     Ok(0)
+}
+
+/// The run that was asked for.
+fn asked_for(options: &Options, task: Task, data: PathBuf) -> Setup {
+    Setup {
+        task,
+        data,
+        tokenizer: options.tokenizer.clone(),
+        batch_size: options.batch_size,
+        threads: usize::from(options.threads),
+        prefetch: usize::from(options.prefetch),
+        half: options.half,
+        pad_to_longest: options.pad_longest,
+        chunk: options.use_chunking,
+        buckets: options.buckets,
+        seed: options.seed,
+        plain: None,
+        step_nanos: (options.step_ms * 1e6) as u64,
+        step_rows: options.batch_size,
+        caching: options.caching.clone(),
+        bad_ceiling: options.bad_ceiling,
+    }
 }
 
 /// What is profiled, and whether it was made for that.
@@ -360,7 +373,7 @@ fn shown(
     first: &Setup,
     tuned: &Setup,
     one: &Measured,
-    two: &Measured,
+    two: Option<&Measured>,
     verified: &[verify::Verified],
     devices: &[Device],
 ) -> String {
@@ -401,21 +414,12 @@ fn shown(
         out += &text::line("", "no --tokenizer: a BPE of 8000 tokens was made from the text", colour);
     }
     out += &text::render(&one.diagnosis, colour);
-    let d = &two.diagnosis;
-    let busy = d.busy_percent.map(|busy| format!(", busy {busy:.1} %")).unwrap_or_default();
-    out += &text::line(
-        "TUNED",
-        &format!(
-            "{} threads, {} ahead: {:.1} steps/s, {:.0} samples/s{busy}, variation {:.0} % (measured){}",
-            tuned.threads,
-            tuned.prefetch,
-            d.steps_per_second,
-            d.samples_per_second,
-            d.variation_percent,
-            if d.steps_per_second < 0.97 * one.diagnosis.steps_per_second { "; not better here" } else { "" }
-        ),
-        colour,
+    let setting = format!("{} threads, {} ahead", tuned.threads, tuned.prefetch);
+    let told = two.map_or_else(
+        || format!("{setting}: as above"),
+        |two| format!("{setting}: {}", found(&one.diagnosis, &two.diagnosis)),
     );
+    out += &text::line("TUNED", &told, colour);
     for path in [&options.record, &options.html, &options.trace].into_iter().flatten() {
         out += &text::line("wrote", &path.display().to_string(), colour);
     }
@@ -423,6 +427,29 @@ fn shown(
         out += &verify::table(verified);
     }
     out
+}
+
+/// What the settings that this machine wants gave, beside those that were diagnosed and what was predicted for them.
+fn found(one: &Diagnosis, two: &Diagnosis) -> String {
+    let busy = two.busy_percent.map(|busy| format!(", busy {busy:.1} %")).unwrap_or_default();
+    let mut said = format!(
+        "{:.1} steps/s, {:.0} samples/s{busy}, variation {:.0} % (measured)",
+        two.steps_per_second, two.samples_per_second, two.variation_percent,
+    );
+    // Of the changes that it has too.
+    let has = |what: &str| what.starts_with("threads ") || what.starts_with("prefetch ");
+    let best = one.best_change().filter(|change| has(&change.what)).and_then(|change| change.predicted);
+    if two.steps_per_second < 0.97 * one.steps_per_second {
+        said += "; not better here";
+    } else if best.is_some_and(|best| two.steps_per_second < best.low) {
+        said += "; less than FIX expects of it";
+    } else {
+        return said;
+    }
+    if best.is_some() {
+        said += ": --verify measures by turns which of the two is right";
+    }
+    said
 }
 
 /// Drawn only where somebody can see it.

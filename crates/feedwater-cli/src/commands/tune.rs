@@ -164,6 +164,11 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     let found = search(&space, base, |point, times| {
         let setup = Setup { tokenizer: tokenizer.clone(), ..setup(options, task, point, scratch.path()) };
         let name = words(point);
+        if progress.is_hidden() {
+            // A search takes minutes, and somebody may read what it says later, or elsewhere.
+            let long = if times > 1 { ", a long run" } else { "" };
+            eprintln!("trying    {name}{long}");
+        }
         // Asked before each run: it drifts.
         let host = Host { crowding: Some(machine::crowding(cores)), ..host.clone() };
         let record = scratch.path().join("probe.jsonl");
