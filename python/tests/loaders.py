@@ -106,6 +106,11 @@ def seeded(seed: int = 7) -> Any:
     return torch.Generator().manual_seed(seed)
 
 
+def shown(value: object) -> str:
+    """The name of a case: without addresses, so that it is the same in every process that runs tests."""
+    return re.sub(r" at 0x[0-9a-f]+", "", str(value))
+
+
 def names(batch: list[Any]) -> list[str]:
     return [sample["name"] for sample in batch]
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.alone
 
 ATTACH = Path(__file__).parents[1] / "feedwater" / "attach"
 SCRIPTS = Path(__file__).parent / "scripts"

@@ -15,7 +15,7 @@ from feedwater.dataloader import DataLoader  # noqa: E402
 from torch.utils.data import DataLoader as TorchLoader  # noqa: E402
 from torch.utils.data import Subset, WeightedRandomSampler  # noqa: E402
 
-from loaders import Batched, Count, SizedCount, Squares, build, names, same, threads  # noqa: E402
+from loaders import Batched, Count, SizedCount, Squares, build, names, same, shown, threads  # noqa: E402
 
 LINUX = sys.platform.startswith("linux")
 
@@ -50,14 +50,14 @@ def epochs(kind: Any, dataset: Any, num_workers: int, arguments: dict[str, Any],
 
 
 @pytest.mark.parametrize("dataset", [Squares(), Batched(), Subset(Squares(40), range(2, 25)), Subset(Batched(40), range(23))])
-@pytest.mark.parametrize("arguments", MAP, ids=str)
+@pytest.mark.parametrize("arguments", MAP, ids=shown)
 def test_gives_what_torch_gives_in_the_calling_thread(dataset: Any, arguments: dict[str, Any]) -> None:
     assert same(epochs(DataLoader, dataset, 0, arguments), epochs(TorchLoader, dataset, 0, arguments))
 
 
 @pytest.mark.skipif(not LINUX, reason="torch's workers need fork to start fast")
 @pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("arguments", MAP, ids=str)
+@pytest.mark.parametrize("arguments", MAP, ids=shown)
 def test_gives_what_torch_gives_with_as_many_workers(arguments: dict[str, Any], persistent: bool) -> None:
     options = {"multiprocessing_context": "fork", "persistent_workers": persistent}
     ours = epochs(DataLoader, Squares(), 2, arguments, **options)
@@ -66,7 +66,7 @@ def test_gives_what_torch_gives_with_as_many_workers(arguments: dict[str, Any], 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 5])
 @pytest.mark.parametrize("dataset", [Squares(), Batched(), Subset(Squares(40), range(2, 25))])
-@pytest.mark.parametrize("arguments", MAP[:5] + MAP[9:14], ids=str)  # those that draw no random numbers
+@pytest.mark.parametrize("arguments", MAP[:5] + MAP[9:14], ids=shown)  # those that draw no random numbers
 def test_any_number_of_threads_keeps_the_order(dataset: Any, arguments: dict[str, Any], num_workers: int) -> None:
     for more in ({}, {"prefetch_factor": 1}, {"prefetch_factor": 7, "persistent_workers": True}):
         ours = epochs(DataLoader, dataset, num_workers, arguments, **more)
@@ -75,7 +75,7 @@ def test_any_number_of_threads_keeps_the_order(dataset: Any, arguments: dict[str
 
 @pytest.mark.parametrize("num_workers", [0, 1, 3])
 @pytest.mark.parametrize(
-    "arguments", [{}, {"batch_size": 4}, {"batch_size": 4, "drop_last": True}, {"batch_size": None}, {"batch_size": 23}], ids=str
+    "arguments", [{}, {"batch_size": 4}, {"batch_size": 4, "drop_last": True}, {"batch_size": None}, {"batch_size": 23}], ids=shown
 )
 def test_an_iterable_dataset_comes_in_the_order_of_no_workers(arguments: dict[str, Any], num_workers: int) -> None:
     torch_gives = epochs(TorchLoader, Count(), 0, arguments)[:2]
@@ -132,7 +132,7 @@ WRONG: list[tuple[Any, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("dataset", "arguments"), WRONG, ids=str)
+@pytest.mark.parametrize(("dataset", "arguments"), WRONG, ids=shown)
 def test_wrong_arguments_give_torchs_errors(dataset: Any, arguments: dict[str, Any]) -> None:
     raised = []
     for kind in (TorchLoader, DataLoader):

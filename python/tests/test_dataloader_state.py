@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from feedwater.dataloader import DataLoader  # noqa: E402
 
-from loaders import Batched, Count, Rolling, Squares, Stateful, build, same, seeded  # noqa: E402
+from loaders import Batched, Count, Rolling, Squares, Stateful, build, same, seeded, shown  # noqa: E402
 
 STATES: list[tuple[Any, dict[str, Any]]] = [
     (Squares, {"batch_size": 4}),
@@ -32,7 +32,7 @@ STATES: list[tuple[Any, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize(("dataset", "arguments"), STATES, ids=str)
+@pytest.mark.parametrize(("dataset", "arguments"), STATES, ids=shown)
 def test_a_state_of_every_step_continues_with_the_rest(
     dataset: Any, arguments: dict[str, Any], num_workers: int, persistent: bool
 ) -> None:

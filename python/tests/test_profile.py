@@ -17,6 +17,8 @@ from torch.utils.data import DataLoader, Dataset
 import feedwater as fw
 from feedwater.torch import DataLoader as Threads
 
+pytestmark = pytest.mark.alone
+
 
 class Slow(Dataset[torch.Tensor]):
     def __len__(self) -> int:
