@@ -22,6 +22,9 @@ const LINE: usize = 64;
 /// So many are written at a time: few enough for a processor to do something else while they leave it.
 const SOME_BYTES: usize = 1024;
 
+/// What will be read so many bytes later is asked for: a page, at whose end a processor stops guessing.
+const AHEAD_BYTES: usize = 4096;
+
 /// A line.
 #[repr(align(64))]
 #[derive(Clone, Copy)]
@@ -158,6 +161,8 @@ impl<T: Pod> Row<T> {
             while left > 0 {
                 let lines = left.min(SOME_BYTES / LINE);
                 let some = &data[source(at)..][..lines * of_line];
+                let later = data.get(source(at) + AHEAD_BYTES / size_of::<S>()..).unwrap_or_default();
+                wide::fetch(&later[..some.len().min(later.len())]);
                 convert.past_cache(some, &mut out[place(at, lines)]);
                 read(size_of_val(some));
                 (at, left) = (at + lines * of_line, left - lines);
@@ -226,8 +231,8 @@ impl<T: Pod> Row<T> {
 #[cfg(target_arch = "x86_64")]
 mod wide {
     use std::arch::x86_64::{
-        _mm_loadu_si128, _mm_sfence, _mm_stream_si128, _mm256_blendv_epi8, _mm256_cvtph_ps,
-        _mm256_loadu_si256, _mm256_stream_ps, _mm256_stream_si256,
+        _MM_HINT_T0, _mm_loadu_si128, _mm_prefetch, _mm_sfence, _mm_stream_si128, _mm256_blendv_epi8,
+        _mm256_cvtph_ps, _mm256_loadu_si256, _mm256_stream_ps, _mm256_stream_si256,
     };
 
     use super::LINE;
@@ -336,6 +341,17 @@ mod wide {
         }
     }
 
+    /// Asks for what will be read soon.
+    pub(super) fn fetch<T>(numbers: &[T]) {
+        let range = numbers.as_ptr_range();
+        let mut at = range.start.cast::<i8>();
+        while at < range.end.cast() {
+            // SAFETY: it reads nothing, whatever the address; every x86-64 has SSE.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(at) };
+            at = at.wrapping_add(LINE);
+        }
+    }
+
     pub(super) fn done() {
         // Such stores keep no order with those by which another thread is told.
         // SAFETY: every x86-64 has SSE.
@@ -359,6 +375,8 @@ mod wide {
     pub(super) fn from_f16(_numbers: &[half::f16], _out: &mut [u8]) -> bool {
         false
     }
+
+    pub(super) fn fetch<T>(_numbers: &[T]) {}
 
     pub(super) fn done() {}
 }
