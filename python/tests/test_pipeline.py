@@ -289,18 +289,19 @@ def become(count: int) -> bool:
 
 def test_a_loader_that_is_dropped_half_way_leaves_no_thread(morse: Path, tokenizer: Path) -> None:
     gc.collect()
-    before = engine_threads()
+    assert become(0)
     loader = speech(morse, tokenizer).threads(3).torch()
     reading = iter(loader)
     next(reading)
-    assert become(before + 3)
+    assert become(3)
     del reading
-    assert become(before)
+    assert become(0)
     del loader
 
 
 def test_an_exception_in_the_loop_ends_the_threads(morse: Path, tokenizer: Path) -> None:
-    before = engine_threads()
+    gc.collect()
+    assert become(0)
 
     def training() -> None:
         for _ in speech(morse, tokenizer).torch():
@@ -309,7 +310,7 @@ def test_an_exception_in_the_loop_ends_the_threads(morse: Path, tokenizer: Path)
     with pytest.raises(ZeroDivisionError):
         training()
     gc.collect()
-    assert become(before)
+    assert become(0)
 
 
 def test_a_loader_is_pickled_with_its_place(morse: Path, tokenizer: Path) -> None:

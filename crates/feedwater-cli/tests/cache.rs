@@ -83,6 +83,33 @@ fn it_is_built_shown_checked_and_dropped() {
 }
 
 #[test]
+fn what_goes_with_damaged_files_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, kept) = (folder.path().join("data"), folder.path().join("cache"));
+    ok(&["generate", "morse", "--out", text(&data), "--clips", "30", "--max-seconds", "2"]);
+    let place = ["--cache-dir", text(&kept)];
+    let clear = [&["cache", "clear", "--damaged"], &place[..]].concat();
+    for json in [false, true] {
+        ok(&[&["cache", "build", text(&data), "--cache", "features"], &place[..]].concat());
+        let files = fs::read_dir(&kept).unwrap().map(|entry| entry.unwrap().path());
+        let shard =
+            files.into_iter().find(|path| path.extension().is_some_and(|ending| ending == "data")).unwrap();
+        let mut bytes = fs::read(&shard).unwrap();
+        bytes[10_000] ^= 4;
+        fs::write(&shard, bytes).unwrap();
+        if json {
+            let said: serde_json::Value =
+                serde_json::from_str(&ok(&[&clear[..], &["--json"]].concat())).unwrap();
+            assert_eq!(said["whole_entries"], 29);
+        } else {
+            let said = ok(&clear);
+            assert!(said.ends_with(", with 29 entries that were whole: a run makes them anew\n"), "{said}");
+        }
+        assert!(!shard.exists());
+    }
+}
+
+#[test]
 fn a_cache_that_cannot_be_kept_is_told_and_so_is_why_there_is_one() {
     let folder = tempfile::tempdir().unwrap();
     let (data, file) = (folder.path().join("data"), folder.path().join("file"));

@@ -174,7 +174,7 @@ fn what_is_tuned_already_and_batches_that_are_never_full_are_told() {
     let [out, said] =
         [&done.get_output().stdout, &done.get_output().stderr].map(|text| String::from_utf8_lossy(text));
     assert!(out.contains(&format!("TUNED      {cores} threads, 4 ahead: as above\n")), "{out}");
-    assert_eq!(said, "warning: no batch is full: an epoch has 40 samples, a batch 64\n");
+    assert_eq!(said, "warning: no batch is full: the largest has 40 rows of 64\n");
 }
 
 #[test]

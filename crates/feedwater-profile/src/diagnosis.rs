@@ -50,12 +50,14 @@ impl<'a> Facts<'a> {
         nanos_a_step * steps as f64 / 60e9
     }
 
-    /// The step that most of the waiting was in, and its share of it, where that is what makes the run wait.
-    pub fn stall(&self) -> Option<(&Step, f64)> {
+    /// The step that most of the waiting was in, and its share of it, where the run would not be said to wait without it.
+    fn stall(&self) -> Option<(&Step, f64)> {
+        let Mean { wait_nanos, wall_nanos, .. } = self.steps.mean;
         let worst = self.steps.worst_wait(self.record).filter(|_| self.wait_share() >= INPUT_BOUND_SHARE)?;
-        let all = self.steps.mean.wait_nanos * self.steps.steady.len() as f64;
-        let share = worst.wait_nanos as f64 / all.max(1.0);
-        (share > MOST_OF_ALL).then_some((worst, share))
+        let (count, nanos) = (self.steps.steady.len() as f64, worst.wait_nanos as f64);
+        let without = (count * wait_nanos - nanos) / (count * wall_nanos - nanos).max(1.0);
+        let share = nanos / (count * wait_nanos);
+        (share > MOST_OF_ALL && without < INPUT_BOUND_SHARE).then_some((worst, share))
     }
 
     /// How much can be built on this record.
@@ -70,7 +72,6 @@ impl<'a> Facts<'a> {
         // Where hardly anything is waited for, there is nothing to share out, and nothing to be wrong about.
         let certain = off < 0.1 || self.wait_share() < INPUT_BOUND_SHARE;
         match self.steps.steady.len() {
-            _ if self.stall().is_some() => Confidence::Low,
             60.. if certain && unknown < 0.1 => Confidence::High,
             30.. if off < 0.25 || certain => Confidence::Medium,
             _ => Confidence::Low,
@@ -306,11 +307,19 @@ impl Diagnosis {
         let mut findings: Vec<Finding> = rules::ALL.iter().filter_map(|rule| rule(&facts)).collect();
         findings.sort_by(|a, b| a.kind.cmp(&b.kind).then(b.idle_nanos.total_cmp(&a.idle_nanos)));
         agree(&mut findings);
-        if let (Some((step, share)), Some(first)) = (facts.stall(), findings.first_mut()) {
-            let (step, share) = (step.step, 100.0 * share);
-            first.evidence.insert(0, format!("step {step} alone has {share:.0} % of all waiting: a longer run shows whether it comes again"));
-        }
         let bound = boundness(&facts, &findings);
+        let mut confidence = facts.confidence();
+        if let (Boundness::Input(_), Some((step, share))) = (&bound, facts.stall()) {
+            confidence = Confidence::Low;
+            let (step, share) = (step.step, 100.0 * share);
+            for cause in findings.iter_mut().filter(|finding| finding.kind == Kind::Cause) {
+                cause.confidence = confidence;
+            }
+            if let Some(first) = findings.first_mut() {
+                let said = "of all waiting: a longer run shows whether it comes again";
+                first.evidence.insert(0, format!("step {step} alone has {share:.0} % {said}"));
+            }
+        }
         let headline = match &bound {
             Boundness::Input(part) => format!("input-bound: {part}"),
             Boundness::Copy => "copy-bound: batches reach the device too late".to_owned(),
@@ -353,7 +362,7 @@ impl Diagnosis {
             target: Target::met(None, busy.unwrap_or(100.0 * (1.0 - facts.wait_share())), variation),
             bound,
             headline,
-            confidence: facts.confidence(),
+            confidence,
             steps: steps.steady.len(),
             busy_percent: busy,
             steps_per_second: 1e9 / step,

@@ -143,11 +143,12 @@ pub fn search<E>(
             for at in &last {
                 rows[*at].long_runs += 1;
             }
-            let rate = |at: &usize| rows[*at].measured.unwrap_or(0.0);
-            let best = last.iter().map(rate).fold(0.0, f64::max);
-            // One run alone drops only what is far off: it may have had the machine to itself, or not at all.
-            let close = if round == 1 { CLOSE } else { CLOSE_IN_LONG };
-            last.retain(|at| rate(at) >= best * close);
+            // One run decides nothing: it may have had the machine to itself, or not at all. What goes is not close, in its best
+            // run, to what another does in its worst.
+            let best = |at: &usize| rows[*at].rates.last().copied().unwrap_or(0.0);
+            let worst = |at: &usize| rows[*at].rates.first().copied().unwrap_or(0.0);
+            let sure = last.iter().map(worst).fold(0.0, f64::max);
+            last.retain(|at| round == 1 || best(at) >= sure * CLOSE_IN_LONG);
         }
     }
     let best = rows[chosen(&rows)].point;

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     model::{Cost, Crew, play},
-    record::{Blame, Input, Record, SLOWEST, Step},
+    record::{Blame, Record, SLOWEST, Step},
     steps::{Steps, quantile},
     what_if::CACHED,
 };
@@ -162,9 +162,9 @@ impl Work {
         if known * 10 < record.steps.len() * 9 {
             return None;
         }
-        let work: u64 = inputs().map(Input::total_work_nanos).sum();
+        let work: u64 = inputs().map(crate::record::Input::total_work_nanos).sum();
         let queued: u64 = inputs().filter_map(|input| input.queued_nanos).sum();
-        let usual_sample_nanos = usual_sample(record, |_, _| true);
+        let usual_sample_nanos = usual_sample(record, |_| true);
         let usual = Usual::of(record, usual_sample_nanos, work as f64, queued as f64);
         let mut totals = BTreeMap::new();
         let mut slow = Vec::new();
@@ -252,7 +252,7 @@ struct Usual {
 impl Usual {
     fn of(record: &Record, sample_nanos: f64, work: f64, queued: f64) -> Self {
         let spared = spared(record.run.settings.cache.as_deref());
-        let made_nanos = usual_sample(record, |input, sample| is_made(input, sample, spared));
+        let made_nanos = usual_sample(record, |sample| spared.contains(&sample.stage.as_str()));
         let mut usual = Self { sample_nanos, made_nanos, spared, queued_share: 0.0 };
         if queued < LEAST_QUEUED * work {
             return usual;
@@ -273,7 +273,7 @@ impl Usual {
         let slowest = step.input.iter().flat_map(|input| &input.slowest);
         for (excess, slowest) in excess.iter_mut().zip(slowest) {
             let nanos = slowest.nanos as f64;
-            let is_made = step.input.as_ref().is_some_and(|input| is_made(input, slowest, self.spared));
+            let is_made = self.spared.contains(&slowest.stage.as_str());
             let usual = if is_made { self.made_nanos.max(self.sample_nanos) } else { self.sample_nanos };
             if nanos > OUTLIER * usual && step.rows > 1 {
                 let beyond = nanos - usual;
@@ -330,24 +330,16 @@ fn spared(cache: Option<&str>) -> &'static [&'static str] {
     }
 }
 
-/// Whether a sample was made, and not found in a cache: its longest stage is one that a cache spares, or it took even longer to
-/// keep it, in a batch that has such work.
-fn is_made(input: &Input, sample: &Blame, spared: &[&str]) -> bool {
-    let has_work =
-        || input.work_nanos.iter().any(|(stage, nanos)| *nanos > 0 && spared.contains(&stage.as_str()));
-    spared.contains(&sample.stage.as_str()) || (sample.stage == "cache" && has_work())
-}
-
 /// What a usual sample takes: the median, over batches of which even the last of the slowest few is of that kind, of their mean without
 /// these.
-fn usual_sample(record: &Record, kind: impl Fn(&Input, &Blame) -> bool) -> f64 {
+fn usual_sample(record: &Record, kind: impl Fn(&Blame) -> bool) -> f64 {
     let mut means: Vec<u64> = record
         .steps
         .iter()
         .filter_map(|step| {
             // Where documents are packed, nothing is done for some batches: they say nothing of a sample.
             let input = step.input.as_ref().filter(|input| input.total_work_nanos() > 0)?;
-            if !input.slowest.last().is_none_or(|sample| kind(input, sample)) {
+            if !input.slowest.last().is_none_or(&kind) {
                 return None;
             }
             let slowest: u64 = input.slowest.iter().map(|slowest| slowest.nanos).sum();

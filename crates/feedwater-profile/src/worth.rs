@@ -39,8 +39,8 @@ pub enum Decision {
         /// What remains of the saving after the restart is paid.
         saves_minutes: f64,
     },
-    /// The run is over, or how long it is to be is not known: this much is saved of every hour of another.
-    NextTime {
+    /// How long the run is to be is not known: this much is saved of every hour.
+    PerHour {
         /// Minutes saved of an hour.
         saves_minutes_per_hour: f64,
     },
@@ -56,7 +56,7 @@ pub fn decide(step_seconds: f64, new_step_seconds: f64, restart: Option<Restart>
         return Decision::NothingToFix;
     }
     let Some(restart) = restart else {
-        return Decision::NextTime { saves_minutes_per_hour: 60.0 * share };
+        return Decision::PerHour { saves_minutes_per_hour: 60.0 * share };
     };
     let left = restart.steps_left as f64 * step_seconds / 60.0;
     let saves = left * share;
@@ -82,7 +82,7 @@ mod tests {
         assert!((saves_minutes - (200_000.0 * 0.215 / 60.0 - 3.0)).abs() < 1.0);
         assert_eq!(decide(0.28, 0.279, Some(large)), Decision::NothingToFix);
         assert!(
-            matches!(decide(0.28, 0.14, None), Decision::NextTime { saves_minutes_per_hour } if (saves_minutes_per_hour - 30.0).abs() < 1e-9)
+            matches!(decide(0.28, 0.14, None), Decision::PerHour { saves_minutes_per_hour } if (saves_minutes_per_hour - 30.0).abs() < 1e-9)
         );
     }
 }

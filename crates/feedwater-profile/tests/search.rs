@@ -69,19 +69,21 @@ fn it_is_within_a_twentieth_of_a_sweep_and_tries_a_part_of_it() {
 #[test]
 fn one_lucky_run_does_not_decide() {
     let case = workload(14.0, None, 40.0);
-    let long_runs = Cell::new(0);
-    let found = search(&space(), BASE, |point, times| -> Result<Record, ()> {
-        let mut record = run(&case, point);
-        // A deep queue is out of the caches; but nobody else used the cores when it first ran for long.
-        let is_deep = point.prefetch == 16;
-        let is_lucky = is_deep && times > 1 && long_runs.replace(long_runs.get() + 1) == 0;
-        let slower = if is_lucky { 0.9 } else { 1.0 + 0.05 * f64::from(u8::from(is_deep)) };
-        for step in &mut record.steps {
-            step.wall_nanos = (step.wall_nanos as f64 * slower) as u64;
-        }
-        Ok(record)
-    })
-    .unwrap();
-    assert!(long_runs.get() >= 2, "it was not among those that are close: {:?}", found.rows);
-    assert_ne!(found.best.prefetch, 16, "{:?}", found.rows);
+    for luck in [0.9, 0.86, 0.6] {
+        let long_runs = Cell::new(0);
+        let found = search(&space(), BASE, |point, times| -> Result<Record, ()> {
+            let mut record = run(&case, point);
+            // A deep queue is out of the caches; but nobody else used the cores when it first ran for long.
+            let is_deep = point.prefetch == 16;
+            let is_lucky = is_deep && times > 1 && long_runs.replace(long_runs.get() + 1) == 0;
+            let slower = if is_lucky { luck } else { 1.0 + 0.05 * f64::from(u8::from(is_deep)) };
+            for step in &mut record.steps {
+                step.wall_nanos = (step.wall_nanos as f64 * slower) as u64;
+            }
+            Ok(record)
+        })
+        .unwrap();
+        assert!(long_runs.get() >= 2, "it was not among those that are close: {:?}", found.rows);
+        assert_ne!(found.best.prefetch, 16, "{luck}: {:?}", found.rows);
+    }
 }

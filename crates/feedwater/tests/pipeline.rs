@@ -374,6 +374,21 @@ fn waits_have_names_and_stages_have_figures() {
     assert_eq!((report.batches, report.samples, report.bad), (10, 59, 1));
 }
 
+/// It had the name of a stage that its last sample had been through in a moment.
+#[test]
+fn a_wait_for_putting_a_batch_together_is_one_for_that() {
+    let folder = tempfile::tempdir().unwrap();
+    audio_folder(folder.path(), 30);
+    let slow = |bytes| {
+        std::thread::sleep(Duration::from_millis(300));
+        feedwater::deliver::Memory::new(bytes)
+    };
+    let flow = Pipeline::open(folder.path()).unwrap().decode(Audio::mono(16_000)).batch(Batch::of(6));
+    let mut pipeline = flow.buffers(slow).build().unwrap();
+    digests(&mut pipeline, 0);
+    assert_eq!(pipeline.report().worst_wait().unwrap().stage, "batch");
+}
+
 fn npy(shape: &[usize], value: f32) -> Vec<u8> {
     let shape_text: Vec<String> = shape.iter().map(ToString::to_string).collect();
     let mut header =

@@ -5,20 +5,23 @@
 
 use std::{
     ffi::OsString,
+    fmt::Write as _,
     io::IsTerminal,
     path::{Path, PathBuf},
 };
 
 use feedwater::Report;
 use feedwater_profile::{
-    Diagnosis, Record, machine,
+    Diagnosis, Record,
+    diagnosis::Facts,
+    machine,
     record::{Device, Host},
     render::{
         html,
         text::{self, Colour},
         trace,
     },
-    what_if::Wish,
+    what_if::{Prediction, Wish},
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use miette::{IntoDiagnostic, WrapErr, miette};
@@ -130,7 +133,8 @@ pub(crate) struct Options {
     /// Write steps of the first run as a timeline for ui.perfetto.dev
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Print one JSON object: `{version, data, generated, run, tuned, verified, cache, bad_samples}`
+    /// Print one JSON object: `{version, data, generated, run, tuned, verified, cache, bad_samples}`; `tuned` is null where
+    /// the run had those settings already
     #[arg(long)]
     json: bool,
     /// Stop the script of a command after so many steps, with a few more on batches from before: for the ceiling
@@ -254,7 +258,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     let printed = if options.json {
         let object = json!({
             "version": 1, "data": options.data, "generated": generated,
-            "run": one.diagnosis, "tuned": two.as_ref().unwrap_or(&one).diagnosis,
+            "run": one.diagnosis, "tuned": two.as_ref().map(|two| &two.diagnosis),
             "verified": verified, "cache": cached, "bad_samples": one.report.bad_samples,
         });
         object.to_string()
@@ -417,7 +421,11 @@ fn shown(
     let setting = format!("{} threads, {} ahead", tuned.threads, tuned.prefetch);
     let told = two.map_or_else(
         || format!("{setting}: as above"),
-        |two| format!("{setting}: {}", found(&one.diagnosis, &two.diagnosis)),
+        |two| {
+            let crew = Wish::Crew(tuned.threads, tuned.prefetch);
+            let expected = Facts::of(&one.record).ok().and_then(|facts| facts.predict(&crew));
+            format!("{setting}: {}", found(&one.diagnosis, &two.diagnosis, expected))
+        },
     );
     out += &text::line("TUNED", &told, colour);
     for path in [&options.record, &options.html, &options.trace].into_iter().flatten() {
@@ -429,25 +437,20 @@ fn shown(
     out
 }
 
-/// What the settings that this machine wants gave, beside those that were diagnosed and what was predicted for them.
-fn found(one: &Diagnosis, two: &Diagnosis) -> String {
+/// What the settings that this machine wants gave, beside those that were diagnosed and what these had predicted for them.
+fn found(one: &Diagnosis, two: &Diagnosis, expected: Option<Prediction>) -> String {
     let busy = two.busy_percent.map(|busy| format!(", busy {busy:.1} %")).unwrap_or_default();
     let mut said = format!(
         "{:.1} steps/s, {:.0} samples/s{busy}, variation {:.0} % (measured)",
         two.steps_per_second, two.samples_per_second, two.variation_percent,
     );
-    // Of the changes that it has too.
-    let has = |what: &str| what.starts_with("threads ") || what.starts_with("prefetch ");
-    let best = one.best_change().filter(|change| has(&change.what)).and_then(|change| change.predicted);
     if two.steps_per_second < 0.97 * one.steps_per_second {
         said += "; not better here";
-    } else if best.is_some_and(|best| two.steps_per_second < best.low) {
-        said += "; less than FIX expects of it";
-    } else {
-        return said;
     }
-    if best.is_some() {
-        said += ": --verify measures by turns which of the two is right";
+    if let Some(Prediction { steps_per_second, low, high, .. }) =
+        expected.filter(|expected| two.steps_per_second < expected.low)
+    {
+        let _ = write!(said, "; predicted were {steps_per_second:.1} [{low:.1}–{high:.1}]");
     }
     said
 }
@@ -460,4 +463,25 @@ fn progress_bar() -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} [{bar:40}] step {pos} of {len}, {eta} left")
         .map_or_else(|_| ProgressStyle::default_bar(), |style| style.progress_chars("=> "));
     ProgressBar::new(0).with_style(style)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+    use super::*;
+    use crate::profile::verify::tests::record;
+
+    /// Nothing was said where a run with two threads was slower than had been predicted for it.
+    #[test]
+    fn what_is_less_than_was_predicted_is_told() {
+        let one = record(100);
+        let said = |millis| {
+            let expected = Facts::of(&one).unwrap().predict(&Wish::Crew(2, 4));
+            found(&Diagnosis::of(&one).unwrap(), &Diagnosis::of(&record(millis)).unwrap(), expected)
+        };
+        assert!(said(50).ends_with("(measured)"), "{}", said(50));
+        assert!(said(70).contains("(measured); predicted were 20.0 ["), "{}", said(70));
+        assert!(said(120).contains("(measured); not better here; predicted were 20.0 ["), "{}", said(120));
+    }
 }

@@ -131,9 +131,8 @@ pub(crate) fn left_out(report: &Report) -> Option<String> {
 /// What is to be said where there are fewer samples than a batch has.
 pub(crate) fn too_large(setup: &Setup, record: &Record) -> Option<String> {
     let most = record.steps.iter().map(|step| step.rows).max()?;
-    (most < setup.batch_size).then(|| {
-        format!("warning: no batch is full: an epoch has {most} samples, a batch {}", setup.batch_size)
-    })
+    (most < setup.batch_size)
+        .then(|| format!("warning: no batch is full: the largest has {most} rows of {}", setup.batch_size))
 }
 
 /// How a batch was made, without the time in which a plain loop waited for its turn.

@@ -250,7 +250,8 @@ pub struct Input {
     /// Of the workers' time since the last step, how long they could have computed and had no core.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queued_nanos: Option<u64>,
-    /// The sample that the step waited for, and the stage that it spent the most time in.
+    /// The sample that the step waited for, which came last, and the stage that it spent the most time in; `batch`, where
+    /// putting all of them together took longer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waited_for: Option<Blame>,
     /// The samples of this batch that took the longest, the longest first; [`SLOWEST`] of them at most.

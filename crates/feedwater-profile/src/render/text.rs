@@ -132,7 +132,7 @@ pub(crate) fn decision_words(d: &Diagnosis, fixes: usize) -> String {
             minutes(left_minutes),
             minutes(saves_minutes)
         ),
-        Decision::NextTime { saves_minutes_per_hour } => {
+        Decision::PerHour { saves_minutes_per_hour } => {
             format!("FIX 1 saves {saves_minutes_per_hour:.0} minutes of every hour")
         }
     }

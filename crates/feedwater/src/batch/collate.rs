@@ -76,7 +76,7 @@ impl Collate {
     pub(crate) fn begin(&self, rows: usize) -> Filling {
         let take = |fixed: &Fixed| {
             let bytes = rows * fixed.shape.iter().product::<usize>() * self.batch.dtype.bytes();
-            (fixed.clone(), self.ring.take(bytes))
+            (fixed.clone(), self.ring.take_fixed(bytes))
         };
         Filling { fixed: self.fixed.iter().map(take).collect() }
     }

@@ -164,47 +164,63 @@ pub(crate) struct Ring {
     allocate: Allocate,
     idle: Mutex<Vec<Memory>>,
     most_idle: usize,
-    /// The largest that was made.
+    /// The largest that was made, where batches may become larger.
     largest: AtomicUsize,
 }
 
 /// A buffer is for batches down to this part of it: labels do not lie in what features were in.
 const KIN: usize = 4;
 
+/// The largest buffer for a batch of so many bytes.
+fn kin(bytes: usize) -> usize {
+    bytes.max(4096).saturating_mul(KIN)
+}
+
 impl Ring {
     pub(crate) fn new(allocate: Allocate, most_idle: usize) -> Self {
         Self { allocate, idle: Mutex::default(), most_idle, largest: AtomicUsize::new(0) }
     }
 
-    /// A buffer of at least so many bytes. What it holds is what it held before.
+    /// A buffer of at least so many bytes, for batches that may become larger. What it holds is what it held before.
     pub(crate) fn take(&self, bytes: usize) -> Memory {
+        self.idle(bytes).unwrap_or_else(|| {
+            // As large as the largest, or a good deal more than asked for: memory that was never touched is dear, and a batch that
+            // waits for it comes late.
+            let largest = self.largest.load(Ordering::Relaxed);
+            let bytes = (bytes + bytes / 4).max(if largest <= kin(bytes) { largest } else { 0 });
+            self.largest.fetch_max(bytes, Ordering::Relaxed);
+            (self.allocate)(bytes)
+        })
+    }
+
+    /// The same for batches that are all alike. It may be pinned, so it is no larger than they are.
+    pub(crate) fn take_fixed(&self, bytes: usize) -> Memory {
+        self.idle(bytes).unwrap_or_else(|| (self.allocate)(bytes))
+    }
+
+    /// The smallest that nobody uses and that will do. Where there is none, one that has become too small goes.
+    fn idle(&self, bytes: usize) -> Option<Memory> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let smallest = |idle: &[Memory], sizes: RangeInclusive<usize>| {
             let those = idle.iter().enumerate().filter(|(_, memory)| sizes.contains(&memory.len()));
             those.min_by_key(|(_, memory)| memory.len()).map(|(at, _)| at)
         };
-        let most = bytes.max(4096).saturating_mul(KIN);
-        if let Some(at) = smallest(&idle, bytes..=most) {
-            return idle.swap_remove(at);
+        if let Some(at) = smallest(&idle, bytes..=kin(bytes)) {
+            return Some(idle.swap_remove(at));
         }
-        // One that has become too small goes, and what comes in its place is as large as the largest, or a good deal more
-        // than asked for: memory that was never touched is dear, and a batch that waits for it comes late.
-        if let Some(at) = smallest(&idle, bytes / KIN..=bytes) {
-            idle.swap_remove(at);
-        }
+        let gone = smallest(&idle, bytes / KIN..=bytes).map(|at| idle.swap_remove(at));
         drop(idle);
-        let largest = self.largest.load(Ordering::Relaxed);
-        let bytes = (bytes + bytes / 4).max(if largest <= most { largest } else { 0 });
-        self.largest.fetch_max(bytes, Ordering::Relaxed);
-        (self.allocate)(bytes)
+        // Not while others wait for the lock: the system takes its time.
+        drop(gone);
+        None
     }
 
     fn give(&self, memory: Memory) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.len() >= self.most_idle {
-            idle.remove(0);
-        }
+        let gone = (idle.len() >= self.most_idle).then(|| idle.remove(0));
         idle.push(memory);
+        drop(idle);
+        drop(gone);
     }
 }
 
@@ -383,7 +399,13 @@ mod tests {
                 ring.give(memory);
             }
         }
+        // One more at a time than ever before: it is made as large as the largest of them.
+        let largest = *made.lock().unwrap().iter().max().unwrap();
+        let held: Vec<_> = (0..8).map(|_| ring.take(30_000).len()).collect();
+        assert_eq!(held.last(), Some(&largest), "{held:?}");
+        assert_eq!(ring.take_fixed(20_000).len(), 20_000, "what never becomes larger gets what it needs");
         let made = made.lock().unwrap();
+        let made = &made[..made.len() - 8];
         let large = made.iter().filter(|bytes| **bytes > 4096).count();
         assert!(large <= 4 && made.len() <= 6, "{made:?}");
         assert!(ring.idle.lock().unwrap().iter().filter(|memory| memory.len() > 4096).count() <= 2);

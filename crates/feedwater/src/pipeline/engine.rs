@@ -276,8 +276,8 @@ impl Shared {
                     let took = began.elapsed();
                     let batch = flow.names.len() - 1;
                     meter.add_time(batch, took);
-                    if took > longest {
-                        // Not the sample that came last was waited for, but what had to be done with all of them.
+                    if flow.measure && took > longest {
+                        // What had to be done with all of them took longer than any stage of the sample that came last.
                         finished.last.1 = flow.names[batch];
                     }
                     *finished.input.work_nanos.entry("batch".to_owned()).or_default() +=

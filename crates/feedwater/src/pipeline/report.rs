@@ -45,7 +45,7 @@ pub struct Wait {
     pub wait_nanos: u64,
     /// The sample that came last.
     pub key: String,
-    /// The stage in which it spent the most time.
+    /// The stage in which it spent the most time; `batch`, where putting all of them together took longer than that.
     pub stage: &'static str,
 }
 

@@ -65,7 +65,7 @@ pub(crate) struct Finished {
     pub(crate) batch: Option<ReadyBatch>,
     pub(crate) documents: Vec<Document>,
     pub(crate) bad: Vec<BadSample>,
-    /// The sample that came last, and the stage that it spent the most time in.
+    /// The sample that came last, and what took the most time from when it began.
     pub(crate) last: (String, &'static str),
     /// How it was made.
     pub(crate) input: Input,
