@@ -305,13 +305,16 @@ fn verify(place: &Where) -> miette::Result<u8> {
         let _ = write!(said, "\n  {line}");
     }
     if verified.damaged > 0 {
-        said += "\nhint: runs do without it, and keep it anew; `feedwater cache clear";
+        // To be pasted: it is meant for this folder.
+        let here = place.cache_dir.as_ref().map(|dir| format!(" --cache-dir {}", dir.display()));
+        let here = here.unwrap_or_default();
+        said += "\nhint: runs do without it, and keep it anew; ";
         if verified.damaged_shards.is_empty() {
-            said += "` drops it all";
+            let _ = write!(said, "`feedwater cache clear{here}` drops it all");
         } else {
             let _ = write!(
                 said,
-                " --damaged` drops the files, and the {} entries that are whole in them",
+                "`feedwater cache clear --damaged{here}` drops the files, and the {} entries that are whole in them",
                 verified.whole_in_damaged
             );
         }
