@@ -105,9 +105,9 @@ def test_audio_that_workers_decode(tmp_path: Path) -> None:
 
 def test_text_that_the_loop_tokenizes(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
-    seen = observe(tmp_path / "run.jsonl", SCRIPTS / "text_like.py", "--steps", "28", "--words", "10000")
+    seen = observe(tmp_path / "run.jsonl", SCRIPTS / "text_like.py", "--steps", "28", "--words", "60000")
     assert seen.run["settings"]["threads"] == 0
-    assert next(iter(seen.work())) == "tokenize"
+    assert next(iter(seen.work())) == "tokenize", (seen.work(), seen.calls[:4])
     assert seen.calls[0]["call"] == "tokenizer.encode"
     assert seen.calls[0]["at"] == line_of("text_like.py", "tokenizer.encode(")
     report = seen.report()
