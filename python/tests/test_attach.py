@@ -9,7 +9,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 import types
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +108,7 @@ def test_audio_that_workers_decode(tmp_path: Path) -> None:
 
 def test_text_that_the_loop_tokenizes(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
-    # Long texts: of 10,000 words, on a fast machine, part of the time of `encode` is blamed on the line behind it.
-    seen = observe(tmp_path / "run.jsonl", SCRIPTS / "text_like.py", "--steps", "28", "--words", "60000")
+    seen = observe(tmp_path / "run.jsonl", SCRIPTS / "text_like.py", "--steps", "28", "--words", "10000")
     assert seen.run["settings"]["threads"] == 0
     assert next(iter(seen.work())) == "tokenize", (seen.work(), seen.calls[:4])
     assert seen.calls[0]["call"] == "tokenizer.encode"
@@ -505,3 +507,63 @@ def test_calls_without_a_frame_are_known_by_their_text(parts: Any, source: str, 
     seen = stacks.look([stacks.Frame(code, at, {"__name__": "__main__"})], "transform")
     assert (seen.stage, seen.at) == (stage, f"{stage}.py:1")
     assert seen.call.endswith(called)
+
+
+@pytest.fixture
+def usual_switch() -> Iterator[float]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.005)
+    yield 0.005
+    sys.setswitchinterval(before)
+
+
+def soon(condition: Callable[[], bool]) -> bool:
+    until = time.monotonic() + 10
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.01)
+    return condition()
+
+
+def test_a_call_that_keeps_the_lock_is_not_blamed_on_the_next_that_lets_go_of_it(parts: Any, usual_switch: float) -> None:
+    sampler = parts("stacks").Sampler(threading.get_ident())
+    sampler.start()
+    sampler.enter("loop")
+    numbers = list(range(200_000))
+    keeping = letting = 0.0
+    while keeping < 1.5:
+        began = time.perf_counter()
+        sum(numbers)
+        between = time.perf_counter()
+        os.stat(".")
+        keeping += between - began
+        letting += time.perf_counter() - between
+    sampler.stop()
+    seen = sampler.take()
+    kept = sum(micros for (_, _, call, _), micros in seen.items() if call in ("sum", "time.perf_counter"))
+    assert kept / 1e6 > 0.75 * keeping, (seen, keeping, letting)
+    assert sys.getswitchinterval() == usual_switch
+
+
+def test_the_lock_is_asked_for_as_ever_where_other_threads_work(parts: Any, usual_switch: float) -> None:
+    sampler = parts("stacks").Sampler(threading.get_ident())
+    over = threading.Event()
+
+    def work() -> None:
+        while not over.is_set():
+            sum(range(1000))
+
+    sampler.start()
+    sampler.enter("loop")
+    assert soon(lambda: sys.getswitchinterval() < usual_switch)
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        assert soon(lambda: sys.getswitchinterval() == usual_switch)
+    finally:
+        over.set()
+        thread.join()
+    # What a script sets is its own.
+    sys.setswitchinterval(0.002)
+    time.sleep(0.1)
+    assert sys.getswitchinterval() == pytest.approx(0.002)
+    sampler.stop()

@@ -28,6 +28,7 @@ _SHORT_SAMPLE_NANOS = 50_000
 _SHARE = 1000
 # A few looks say little about a single batch: what is known of the run counts for as much as ten.
 _PRIOR_MICROS = 100_000
+_ENOUGH_MICROS = 200_000
 
 
 class Probe:
@@ -318,6 +319,11 @@ class Crew:
         return self.spent()
 
 
+def phases(batch: Mapping[str, Any]) -> dict[str, int]:
+    """Nanoseconds of taking samples and of collating them."""
+    return {"getitem": batch["getitem"], "collate": batch["collate"]}
+
+
 class Work:
     """Turns what batches took into the record's `input`, and adds up calls."""
 
@@ -326,18 +332,26 @@ class Work:
         self._calls: Counter[tuple[str, str, str, str]] = Counter()
         self._nanos: Counter[str] = Counter()
 
+    def learn(self, nanos: Mapping[str, int], seen: list[list[Any]]) -> None:
+        """Of the whole run: what each phase took, and what was seen in it."""
+        self._nanos.update(nanos)
+        for phase, stage, call, place, count in seen:
+            self._calls[(phase, stage, call, place)] += count
+            # What is loaded at first use says nothing about the batches that follow.
+            if stage != "import":
+                self._stages[phase][stage] += count
+
+    def knows_enough(self) -> bool:
+        """Whether what was seen so far would still hold if more were seen."""
+        return sum(stages.total() for stages in self._stages.values()) >= _ENOUGH_MICROS
+
     def shares(self, phase: str, seen: list[list[Any]]) -> dict[str, float]:
         """The stages' shares of a phase: of this batch, and the less was seen of it, the more of the run so far."""
         here: Counter[str] = Counter()
-        for at, stage, call, place, count in seen:
+        for at, stage, _, _, count in seen:
             if at == phase:
                 here[stage] += count
-                self._calls[(phase, stage, call, place)] += count
-        so_far = self._stages[phase]
-        so_far.update({stage: micros for stage, micros in here.items() if stage != "import"})
-        if not so_far:
-            # What is loaded at first use says nothing about the batches that follow.
-            so_far = Counter({"batch" if phase == "collate" else "transform": 1})
+        so_far = self._stages[phase] or Counter({"batch" if phase == "collate" else "transform": 1})
         total, known = here.total() + _PRIOR_MICROS, so_far.total()
         shares = {stage: (here[stage] + _PRIOR_MICROS * count / known) / total for stage, count in so_far.items()}
         return {**shares, "import": here["import"] / total} if here["import"] else shares
@@ -346,14 +360,13 @@ class Work:
         """Nanoseconds of each stage, from those of each phase."""
         work: Counter[str] = Counter()
         for phase, total in nanos.items():
-            self._nanos[phase] += total
             for stage, share in self.shares(phase, seen).items():
                 work[stage] += round(total * share)
         return {stage: count for stage, count in work.most_common() if count > 0}
 
     def input(self, batch: dict[str, Any]) -> dict[str, Any]:
         """The record's `input` of a batch."""
-        work = self.stages({"getitem": batch["getitem"], "collate": batch["collate"]}, batch.get("seen", []))
+        work = self.stages(phases(batch), batch.get("seen", []))
         dearest = next(iter(work), "transform")
         made: dict[str, Any] = {"work_nanos": work}
         if "cpu" in batch:

@@ -20,7 +20,7 @@ from typing import Any
 
 from .batches import Crew, Probe, observe_worker, time_fetcher
 from .run import Run
-from .stacks import is_library
+from .stacks import ask_soon, is_library
 from .steps import Watch
 
 OWNER = "FEEDWATER_ATTACH_OWNER"
@@ -43,6 +43,7 @@ def end() -> None:
     """Nothing is observed any more."""
     global _run, _probe
     _run = _probe = None
+    ask_soon(False)
 
 
 def observing() -> Run | None:

@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from .batches import Crew, Probe, Work, size_of
+from .batches import Crew, Probe, Work, phases, size_of
 from .record import Clock, Mark, Writer, host, share_out, spent_nanos
 from .steps import KEPT_BATCHES, MOST_SPANS, Lane, Step, Watch
 
@@ -39,6 +39,8 @@ _VOTES = 3
 _MOST_PENDING = 100_000
 # Device times of a step are waited for that many steps.
 _MOST_BEHIND = 64
+# So many are kept back until enough was seen to say what their time went into. A verdict takes as many.
+_MOST_UNSURE = 30
 _MOST_CALLS = 20
 # Observing is to take no more than this of the time. Where steps are too short for that, some are observed, then there is
 # a rest; but never fewer than it takes for a verdict.
@@ -221,8 +223,9 @@ class Run:
             raw, self.probe.last = self.probe.last, None
         if raw is None or self._main not in (None, watch.lane):
             return
-        step.input = self._work.input(raw)
-        step.input["bytes"] = size
+        self._work.learn(phases(raw), raw.get("seen", []))
+        step.made = raw
+        step.input = {"bytes": size}
         if watch.ready is not None:
             step.input["ready"] = watch.ready
         if raw["rows"] > 1 or not step.rows:
@@ -267,7 +270,7 @@ class Run:
             lane.served += 1
             # What was found out with that batch is not found out again.
             step.input = before.input and {name: value for name, value in before.input.items() if name != "tuned"}
-            step.rows = before.rows
+            step.made, step.rows = before.made, before.rows
             step.add(("wait", lane.asked, self.clock.mark()))
             self._end_epoch(lane, None)
         return batch
@@ -330,6 +333,7 @@ class Run:
         if step is None:
             sampler.start()
         else:
+            self._work.learn({}, seen)
             step.ended, step.got, step.seen, step.number = now, True, seen, loop.served
             loop.served += 1
             self._commit(loop, step)
@@ -468,9 +472,13 @@ class Run:
         self._queue.append(step)
         self._drain(_MOST_BEHIND)
 
-    def _drain(self, most: int) -> None:
+    def _drain(self, most: int, unsure: int = _MOST_UNSURE) -> None:
         while self._queue:
             step = self._queue[0]
+            # The first few looks may all have met the same place.
+            looked = step.made is not None or step.seen is not None
+            if looked and len(self._queue) <= min(most, unsure) and not self._work.knows_enough():
+                return
             marks = step.marks() + ([step.ended] if step.ended else [])
             passed = self.clock.passed([step.asked, *marks])
             if not passed and len(self._queue) <= most:
@@ -496,9 +504,13 @@ class Run:
             step.mark = step.mark or "checkpoint"
         if step.seen is not None:
             parts["wait"] = wall - sum(parts.values())
-            step.input = {"work_nanos": self._work.stages({"loop": parts["wait"]}, step.seen)}
+            loop = {"loop": parts["wait"]}
+            self._work.learn(loop, [])
+            step.input = {"work_nanos": self._work.stages(loop, step.seen)}
         elif not self._modelled:
             parts["compute"] = wall - sum(parts.values())
+        if step.made is not None:
+            step.input = {**self._work.input(step.made), **(step.input or {})}
         line: dict[str, Any] = {"step": self._number + step.number, "wall_nanos": wall}
         if self._epoch + step.epoch > 0:
             line["epoch"] = self._epoch + step.epoch
@@ -538,6 +550,7 @@ class Run:
 
     def flush(self) -> None:
         """What is known by now goes into the file."""
+        self._drain(_MOST_BEHIND, 0)
         self._writer.flush()
 
     def finish(self) -> None:
@@ -545,7 +558,7 @@ class Run:
         if not self.on or os.getpid() != self.pid:
             return
         self.on = False
-        self.probe.sampler.phase = ""
+        self.probe.sampler.stop()
         if self._main is None:
             lanes = [lane for lane in (self._loop, *self._past, *self._lanes.values()) if lane.pending or lane.tail]
             if lanes:

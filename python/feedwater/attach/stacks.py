@@ -5,9 +5,13 @@ batch, which call, and where in the user's own code. A call into C has no frame,
 run is looked at as well. Each place in the code is judged once and remembered.
 
 How often it looks follows from what looking usually takes, one part in four hundred: the first look at a place, which reads
-its source, is not what the others wait for. The first looks of all come quickly, since a short run has no others. A call
-into C that keeps the interpreter's lock keeps the looking thread waiting too; a look counts for the time between looks and
-for what it had to wait, so that such calls are not missed.
+its source, is not what the others wait for. The first looks of all come quickly, since a short run has no others.
+
+A call into C that keeps the interpreter's lock keeps the looking thread waiting too; a look counts for the time between looks
+and for what it had to wait, so that such calls are not missed. A thread that waits asks for the lock after 5 ms only, and
+anew whenever the lock was let go of meanwhile and taken back: a call that ends sooner would be blamed on the next that lets
+go of the lock, and a loop that does so often would never be looked at. So it is asked for sooner, as long as no other thread
+is at work that this would slow down.
 """
 
 from __future__ import annotations
@@ -45,7 +49,13 @@ _QUICK_LOOKS = 100
 _DEEPEST = 200
 _MOST_PLACES = 20_000
 _MOST_WEIGHT = 5
+_ASK_SECONDS = 0.0005
+_USUAL_ASK_SECONDS = sys.getswitchinterval()
 _sleep = time.sleep
+# A thread that stands in one of these does not work but waits for something.
+_WAITING = frozenset(
+    "threading queue selectors socket multiprocessing.connection multiprocessing.pool concurrent.futures.thread".split()
+) | {__name__}
 
 # A library's modules, by the beginning of their names. The first that fits.
 _MODULES: tuple[tuple[str, str], ...] = tuple(
@@ -259,6 +269,13 @@ def look(frames: list[Frame], default: str) -> Seen:
     return Seen(stage or default, called, "")
 
 
+def ask_soon(soon: bool) -> None:
+    """How soon a thread that waits for the interpreter's lock asks for it. What the script has set stays."""
+    before, after = (_USUAL_ASK_SECONDS, _ASK_SECONDS) if soon else (_ASK_SECONDS, _USUAL_ASK_SECONDS)
+    if abs(sys.getswitchinterval() - before) < 1e-6:
+        sys.setswitchinterval(after)
+
+
 class Sampler:
     """Looks at one thread while it makes batches.
 
@@ -276,14 +293,13 @@ class Sampler:
         # Of its own: the script's random numbers stay as they are.
         self._dice = random.Random(0)
         self._costs: deque[int] = deque(maxlen=9)
-        self._started = False
         self._pid = 0
 
     def start(self) -> None:
         """Starts looking, once in a process."""
-        if self._started and self._pid == os.getpid():
+        if self._pid == os.getpid():
             return
-        self._started, self._pid = True, os.getpid()
+        self._pid = os.getpid()
         threading.Thread(target=self._loop, name="feedwater-stacks", daemon=True).start()
 
     def enter(self, phase: str) -> None:
@@ -296,10 +312,23 @@ class Sampler:
         seen, self.seen = self.seen, Counter()
         return seen
 
+    def stop(self) -> None:
+        """There is nothing to look at any more."""
+        self.phase, self._pid = "", 0
+        ask_soon(False)
+
+    def _peek(self) -> tuple[list[Frame], bool]:
+        """The thread's stack, and whether all others wait for something. Keeps no frame, which would keep what is in it."""
+        threads = sys._current_frames()
+        known = (self.thread, threading.get_ident())
+        others = (top.f_globals.get("__name__") for thread, top in threads.items() if thread not in known)
+        return snapshot(threads.get(self.thread)), all(module in _WAITING for module in others)
+
     def _loop(self) -> None:
+        ask_soon(self._peek()[1])
         least = min(_LEAST_INTERVAL_SECONDS * self.alike, _MOST_INTERVAL_SECONDS)
         interval, looks = least, 0
-        while True:
+        while self._pid:
             slept = time.perf_counter_ns()
             # Uneven, so as not to meet every step at the same place.
             _sleep(interval * self._dice.uniform(0.5, 1.5))
@@ -308,7 +337,7 @@ class Sampler:
                 continue
             began = spent_nanos()
             try:
-                frames = snapshot(sys._current_frames().get(self.thread))
+                frames, alone = self._peek()
                 now = time.perf_counter_ns()
                 # It may have gone on meanwhile.
                 if not frames or self.phase != phase:
@@ -318,6 +347,7 @@ class Sampler:
                 seen = look(frames, "batch" if phase == "collate" else "transform")
                 self.seen[(phase, seen.stage, seen.call, seen.at)] += max(micros, 1)
                 self.recent.append(seen.stage)
+                ask_soon(alone and self._pid != 0)
             except Exception:  # noqa: BLE001
                 continue
             finally:

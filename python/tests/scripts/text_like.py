@@ -27,7 +27,7 @@ def main():
     tokens = 0
     for step in range(args.steps):
         ids = tokenizer.encode(texts[step % len(texts)]).ids
-        batch = torch.tensor([ids[:512]])  # as many as a model takes
+        batch = torch.tensor([ids])
         time.sleep(0.05)
         tokens += batch.numel()
     print(f"trained on {tokens} tokens")
