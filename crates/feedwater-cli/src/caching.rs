@@ -130,8 +130,12 @@ pub(crate) fn told(cache: &CacheReport) -> String {
     let share = if count > 0 { 100.0 * cache.hits as f64 / count as f64 } else { 0.0 };
     let why = cache.why.as_ref().map(|why| format!("\nwhy       {why}")).unwrap_or_default();
     let trouble = cache.trouble.as_ref().map(|what| format!("\nwarning: cache: {what}")).unwrap_or_default();
+    let damaged = match cache.damaged {
+        0 => String::new(),
+        count => format!("; {count} were damaged, and are made anew"),
+    };
     format!(
-        "cache     {}: {share:.0} % of {count} lookups found their sample, {} are there now{why}{trouble}",
+        "cache     {}: {share:.0} % of {count} lookups found their sample, {} are there now{damaged}{why}{trouble}",
         cache.level.name(),
         cache.entries
     )

@@ -85,17 +85,9 @@ struct Clear {
 }
 
 impl Where {
-    /// The folder. One that is not there is empty; one that may not be looked into is told.
+    /// The folder. One that was named, here or in `FEEDWATER_CACHE`, has to be there: its name may be a slip. The usual one may
+    /// not have been made yet.
     fn folder(&self) -> miette::Result<PathBuf> {
-        let folder = self.cache_dir.clone().unwrap_or_else(cache::default_folder);
-        match std::fs::read_dir(&folder) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(unreadable(&folder, &error)),
-            _ => Ok(folder),
-        }
-    }
-
-    /// The same, where one that was named, here or in `FEEDWATER_CACHE`, has to be there: its name may be a slip.
-    fn looked_at(&self) -> miette::Result<PathBuf> {
         let folder = self.cache_dir.clone().unwrap_or_else(cache::default_folder);
         let named = self.cache_dir.is_some() || std::env::var_os("FEEDWATER_CACHE").is_some();
         match std::fs::read_dir(&folder) {
@@ -245,7 +237,7 @@ fn build(options: &Build) -> miette::Result<u8> {
 }
 
 fn stat(place: &Where) -> miette::Result<u8> {
-    let folder = place.looked_at()?;
+    let folder = place.folder()?;
     let held = cache::held(&folder);
     let mut said = format!("{}", folder.display());
     if held.is_empty() {
@@ -278,7 +270,7 @@ fn before(seconds: u64) -> String {
 }
 
 fn verify(place: &Where) -> miette::Result<u8> {
-    let folder = place.looked_at()?;
+    let folder = place.folder()?;
     let bar = if std::io::stderr().is_terminal() && !place.json {
         ProgressBar::new(0)
     } else {

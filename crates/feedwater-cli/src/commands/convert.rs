@@ -281,11 +281,11 @@ fn told(options: &Options, converted: &Converted, figures: Option<(&Figures, &Fi
         let mut line = |name: &str, before: String, after: String| {
             lines.push(format!("{name:<28}{before:>14}{after:>14}"));
         };
-        let seconds = |seconds: f64| format!("{seconds:.3} s");
+        let millis = |seconds: f64| format!("{:.1} ms", 1e3 * seconds);
         let rate = |of: &Figures, seconds: f64| format!("{:.0}/s", of.samples as f64 / seconds.max(1e-9));
         line("", "before".to_owned(), "after".to_owned());
         line("files", before.files.to_string(), after.files.to_string());
-        line("from a path to a sample", seconds(before.open_seconds), seconds(after.open_seconds));
+        line("from a path to a sample", millis(before.open_seconds), millis(after.open_seconds));
         if let (Some(one), Some(two)) = (before.cold_seconds, after.cold_seconds) {
             line("samples from the disk", rate(before, one), rate(after, two));
         }

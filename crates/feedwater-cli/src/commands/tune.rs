@@ -6,8 +6,10 @@ use std::{
     fs,
     io::IsTerminal,
     path::{Path, PathBuf},
+    time::Instant,
 };
 
+use feedwater::cache::Level;
 use feedwater_profile::{
     machine,
     record::Host,
@@ -55,6 +57,10 @@ pub(crate) const FILE: &str = "feedwater.toml";
 const BY_TUNE: &str = "# Found by `feedwater tune";
 /// A setting that was so many times as fast as the one that was chosen was so at another time.
 const DRIFTED: f64 = 1.15;
+/// So much of the time, in percent, an accelerator is busy that waits for nothing.
+const KEEPS_UP: f64 = 98.0;
+/// A search takes between so many and so many short runs' time.
+const SHORT_RUNS: [f64; 2] = [30.0, 90.0];
 /// How its last line begins.
 const CHECK: &str = "\n# As it was found: ";
 
@@ -96,7 +102,7 @@ pub(crate) struct Options {
     /// Steps of a short run, 30 or more; those that are close are run three times as long
     #[arg(long, default_value_t = 60, value_parser = super::profile::steps)]
     num_steps: u64,
-    /// Try features from a cache, in a folder that is dropped afterwards
+    /// Try a cache of what `--cache auto` would keep, in a folder that is dropped afterwards
     #[arg(long)]
     cache: bool,
     /// Try half precision
@@ -111,7 +117,7 @@ pub(crate) struct Options {
     /// Where the settings go
     #[arg(long, value_name = "FILE", default_value = FILE)]
     write: PathBuf,
-    /// Print one JSON object: {version, data, best, rows, settings}
+    /// Print one JSON object: {version, data, best, rows, settings, cache, wrote}
     #[arg(long)]
     json: bool,
 }
@@ -160,10 +166,21 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     let space = space(options, task, cores, &base);
     let mut warmed: Vec<(Point, u64)> = Vec::new();
     let mut left_out = None;
-    let tokenizer = vocabulary::of(&setup(options, task, &base, scratch.path()), scratch.path())?;
+    let mut told = false;
+    let scratch = scratch.path();
+    let tokenizer = vocabulary::of(&setup(options, task, &base, Kept::Off, scratch), scratch)?;
+    let with = |point: &Point, kept| Setup {
+        tokenizer: tokenizer.clone(),
+        ..setup(options, task, point, kept, scratch)
+    };
+    let kept = if options.cache {
+        level(&with(&Point { cache: true, ..base }, Kept::Auto), &progress)?
+    } else {
+        Kept::Off
+    };
     let found = search(&space, base, |point, times| {
-        let setup = Setup { tokenizer: tokenizer.clone(), ..setup(options, task, point, scratch.path()) };
-        let name = words(point);
+        let setup = with(point, kept);
+        let name = words(point, kept);
         if progress.is_hidden() {
             // A search takes minutes, and somebody may read what it says later, or elsewhere.
             let long = if times > 1 { ", a long run" } else { "" };
@@ -171,7 +188,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         }
         // Asked before each run: it drifts.
         let host = Host { crowding: Some(machine::crowding(cores)), ..host.clone() };
-        let record = scratch.path().join("probe.jsonl");
+        let record = scratch.join("probe.jsonl");
         let steps = (options.num_steps * options.batch_size / point.batch_size)
             .clamp(super::profile::LEAST_STEPS, options.num_steps)
             * times;
@@ -188,7 +205,12 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
             left_out = left_out.take().or_else(|| run::left_out(&report));
             warmed.push((*point, times));
         }
-        Ok::<_, miette::Report>(run::run(&setup, &job)?.0)
+        let began = Instant::now();
+        let (record, _) = run::run(&setup, &job)?;
+        if !std::mem::replace(&mut told, true) {
+            progress.suspend(|| eprintln!("{}", takes(began.elapsed().as_secs_f64())));
+        }
+        Ok::<_, miette::Report>(record)
     })?;
     progress.finish_and_clear();
     if let Some(said) = &left_out {
@@ -197,16 +219,26 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     if options.json {
         let Found { best, rows, settings } = &found;
         let object = json!({
-            "version": 1, "data": options.data(), "best": best, "rows": rows, "settings": settings, "wrote": options.write,
+            "version": 1, "data": options.data(), "best": best, "rows": rows, "settings": settings,
+            "cache": kept.name(), "wrote": options.write,
         });
         print(&object.to_string())?;
     } else {
-        print(table(options, &base, &found).trim_end())?;
+        print(table(options, &base, kept, &found).trim_end())?;
     }
     // What was found is on the screen, whatever becomes of the file.
-    written(&options.write, &settings(options, &found.best))
+    written(&options.write, &settings(options, &found.best, kept))
         .map_err(|error| miette!("cannot write `{}`: {error}", options.write.display()))?;
     Ok(0)
+}
+
+/// How long it takes, from the time of a short run.
+fn takes(seconds: f64) -> String {
+    let [least, most] = SHORT_RUNS.map(|runs| {
+        let seconds = seconds * runs;
+        if seconds < 90.0 { format!("{seconds:.0} s") } else { format!("{:.0} min", seconds / 60.0) }
+    });
+    format!("takes     {least} to {most}: a short run takes {seconds:.1} s")
 }
 
 /// Writes a file that is there as a whole or not at all.
@@ -263,8 +295,25 @@ fn space(options: &Options, task: Task, cores: usize, base: &Point) -> Space {
     }
 }
 
-fn setup(options: &Options, task: Task, point: &Point, scratch: &Path) -> Setup {
-    let cache = if point.cache { Kept::Features } else { Kept::Off };
+/// What is kept where a cache is tried: what `auto` chooses, which takes a few samples, or features where it would keep nothing, so
+/// that it is seen what they bring. (What is kept in memory is gone with each run.)
+fn level(setup: &Setup, progress: &ProgressBar) -> miette::Result<Kept> {
+    let report = setup.build()?.report();
+    let Some(cache) = report.cache else { return Ok(Kept::Features) };
+    let level = match cache.level {
+        Level::Raw => Kept::Raw,
+        Level::Decoded => Kept::Decoded,
+        Level::Off | Level::Features | Level::Ram => Kept::Features,
+    };
+    let why = cache.why.unwrap_or_default();
+    let tried =
+        if level.name() == cache.level.name() { String::new() } else { format!("; tried: {}", level.name()) };
+    progress.suspend(|| eprintln!("cache     {why}{tried}"));
+    Ok(level)
+}
+
+fn setup(options: &Options, task: Task, point: &Point, kept: Kept, scratch: &Path) -> Setup {
+    let cache = if point.cache { kept } else { Kept::Off };
     Setup {
         task,
         data: options.data().to_owned(),
@@ -285,19 +334,19 @@ fn setup(options: &Options, task: Task, point: &Point, scratch: &Path) -> Setup 
     }
 }
 
-fn words(point: &Point) -> String {
+fn words(point: &Point, kept: Kept) -> String {
     let Point { threads, prefetch, batch_size, buckets, half, cache } = point;
     let plural = if *threads == 1 { "" } else { "s" };
     let mut words = format!("{threads} thread{plural}, {prefetch} ahead, batch {batch_size}");
-    for (on, word) in [(buckets, ", buckets"), (half, ", f16"), (cache, ", cache")] {
+    for (on, word) in [(buckets, "buckets"), (half, "f16"), (cache, kept.name())] {
         if *on {
-            words += word;
+            words = format!("{words}, {word}");
         }
     }
     words
 }
 
-fn table(options: &Options, base: &Point, found: &Found) -> String {
+fn table(options: &Options, base: &Point, kept: Kept, found: &Found) -> String {
     let file = &options.write;
     let mut text = format!("{:<44}{:>12}{:>12}{:>6}\n", "SETTING", "predicted/s", "measured/s", "runs");
     for Row { point, predicted, measured, runs, long_runs, .. } in &found.rows {
@@ -310,7 +359,7 @@ fn table(options: &Options, base: &Point, found: &Found) -> String {
             mark += "  as it is";
         }
         let (predicted, measured) = (number(*predicted), number(*measured));
-        let _ = writeln!(text, "{:<44}{predicted:>12}{measured:>12}{runs:>6}{mark}", words(point));
+        let _ = writeln!(text, "{:<44}{predicted:>12}{measured:>12}{runs:>6}{mark}", words(point, kept));
     }
     let _ =
         writeln!(text, "\n{} settings, {} of them tried; samples a second", found.settings, found.rows.len());
@@ -320,7 +369,21 @@ fn table(options: &Options, base: &Point, found: &Found) -> String {
     let rate = |wanted: &dyn Fn(&&Row) -> bool| {
         found.rows.iter().filter(wanted).filter_map(|row| row.measured).fold(0.0, f64::max)
     };
-    if rate(&|_| true) > DRIFTED * rate(&|row| row.point == found.best) {
+    let chosen = rate(&|row| row.point == found.best);
+    if options.step_ms > 0.0 {
+        let most = options.batch_size as f64 * 1e3 / options.step_ms;
+        let fed = |rate: f64| (100.0 * rate / most).min(100.0);
+        let (now, before) = (fed(chosen), fed(rate(&|row| row.point == *base)));
+        let _ = writeln!(text, "With it, {} is busy {now:.0} % of the time.", accelerator(options));
+        if before >= KEEPS_UP && now >= KEEPS_UP {
+            let _ = writeln!(
+                text,
+                "It is so with {} too: the input keeps up, and no setting of it makes steps shorter.",
+                words(base, kept)
+            );
+        }
+    }
+    if rate(&|_| true) > DRIFTED * chosen {
         let _ = writeln!(
             text,
             "warning: others were much faster in runs at another time, so the machine's pace has changed: run it again when it is idle"
@@ -358,16 +421,18 @@ fn of_pipelines(point: &Point) -> Option<String> {
 }
 
 /// The file: flags by their names, and in sections those that only one command has.
-fn settings(options: &Options, point: &Point) -> String {
+fn settings(options: &Options, point: &Point, kept: Kept) -> String {
     let Point { threads, prefetch, batch_size, buckets, half, cache } = point;
     let mut text = format!(
         "{BY_TUNE} {}`: train, profile and cache build read it here. A flag counts more.\n\
+         # It was looked for with {}.\n\
          # Without these two, `train` finds them out while it runs.\n\
          threads = {threads}\nprefetch = {prefetch}\n",
-        options.data().display()
+        options.data().display(),
+        accelerator(options)
     );
     if *cache {
-        text += "cache = \"features\"\n";
+        let _ = writeln!(text, "cache = \"{}\"", kept.name());
     }
     let _ = write!(text, "\n[train]\nbatch-size = {batch_size}\n\n[profile]\nbatch-size = {batch_size}\n");
     for (on, flag) in [(*buckets, "buckets"), (*half, "half"), (options.pad_longest, "pad-longest")] {
@@ -381,6 +446,15 @@ fn settings(options: &Options, point: &Point) -> String {
     }
     let check = checked(&text);
     text + &format!("{CHECK}{check}\n")
+}
+
+/// What was to be fed, in words.
+fn accelerator(options: &Options) -> String {
+    if options.step_ms > 0.0 {
+        format!("an accelerator that is busy for {} ms with {} samples", options.step_ms, options.batch_size)
+    } else {
+        "no accelerator to wait for".to_owned()
+    }
 }
 
 /// What tells a file as it was written from one in which somebody changed something.

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{
     disk::{names, remove, used},
-    key::Key,
+    key::{ByKey, Key},
     shard::{self, Unusable, size},
 };
 use crate::read::{ReadAt, read_exact_at};
@@ -22,7 +22,7 @@ pub struct Held {
     pub what: String,
     /// Files, in pairs.
     pub shards: u64,
-    /// Entries.
+    /// Entries: of one that was made anew, the last.
     pub entries: u64,
     /// Bytes on the disk.
     pub bytes: u64,
@@ -32,32 +32,34 @@ pub struct Held {
 
 /// What a folder holds, chain by chain, the last used first.
 pub fn held(folder: &Path) -> Vec<Held> {
-    let mut all: Vec<([u8; 32], Held)> = Vec::new();
+    let mut all: Vec<([u8; 32], ByKey<()>, Held)> = Vec::new();
     for name in names(folder, "") {
-        let (chain, what, entries) = match shard::open(folder, &name) {
+        let (chain, what, records) = match shard::open(folder, &name) {
             Ok((index, _, head)) => {
-                let records = index.size().unwrap_or(0).saturating_sub(head.bytes) / shard::RECORD as u64;
+                let records = shard::read_records(&index, &head, 0).unwrap_or_default();
                 (head.chain, head.words, records)
             }
             Err(Unusable::NotThere) => continue,
-            Err(Unusable::Damaged(_)) => ([0; 32], "damaged".to_owned(), 0),
-            Err(Unusable::Elses(why)) => ([0; 32], why, 0),
+            Err(Unusable::Damaged(_)) => ([0; 32], "damaged".to_owned(), Vec::new()),
+            Err(Unusable::Elses(why)) => ([0; 32], why, Vec::new()),
         };
         let seconds =
             used(folder, &name).duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let same = |(known, held): &([u8; 32], Held)| *known == chain && held.what == what;
+        let same = |(known, _, held): &([u8; 32], ByKey<()>, Held)| *known == chain && held.what == what;
         let at = all.iter().position(same).unwrap_or_else(|| {
-            all.push((chain, Held { what, shards: 0, entries: 0, bytes: 0, used_unix_seconds: 0 }));
+            let held = Held { what, shards: 0, entries: 0, bytes: 0, used_unix_seconds: 0 };
+            all.push((chain, ByKey::default(), held));
             all.len() - 1
         });
-        let held = &mut all[at].1;
+        let (_, keys, held) = &mut all[at];
+        keys.extend(records.into_iter().flatten().map(|record| (record.key, ())));
         held.shards += 1;
-        held.entries += entries;
+        held.entries = keys.len() as u64;
         held.bytes += size(folder, &name);
         held.used_unix_seconds = held.used_unix_seconds.max(seconds);
     }
-    all.sort_by_key(|(_, held)| std::cmp::Reverse(held.used_unix_seconds));
-    all.into_iter().map(|(_, held)| held).collect()
+    all.sort_by_key(|(_, _, held)| std::cmp::Reverse(held.used_unix_seconds));
+    all.into_iter().map(|(_, _, held)| held).collect()
 }
 
 /// What was found when every entry was read.
