@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -12,6 +13,8 @@ import sys
 import threading
 import time
 import types
+import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -529,19 +532,72 @@ def test_a_call_that_keeps_the_lock_is_not_blamed_on_the_next_that_lets_go_of_it
     sampler.start()
     sampler.enter("loop")
     numbers = list(range(200_000))
-    keeping = letting = 0.0
-    while keeping < 1.5:
-        began = time.perf_counter()
+    until = time.monotonic() + 2
+    while time.monotonic() < until:
         sum(numbers)
-        between = time.perf_counter()
         os.stat(".")
-        keeping += between - began
-        letting += time.perf_counter() - between
     sampler.stop()
-    seen = sampler.take()
-    kept = sum(micros for (_, _, call, _), micros in seen.items() if call in ("sum", "time.perf_counter"))
-    assert kept / 1e6 > 0.75 * keeping, (seen, keeping, letting)
-    assert sys.getswitchinterval() == usual_switch
+    blamed: Counter[str] = Counter()
+    for (_, _, call, _), micros in sampler.take().items():
+        blamed[call] += micros
+    # Half of it and more was blamed on the line behind it, which takes a thousandth as long.
+    assert blamed["sum"] > 4 * blamed["os.stat"], blamed
+    assert soon(lambda: sys.getswitchinterval() == usual_switch)
+
+
+def test_a_look_keeps_nothing_of_what_it_saw(parts: Any) -> None:
+    sampler = parts("stacks").Sampler(threading.get_ident())
+
+    class Large:
+        """What a function works on."""
+
+    def work() -> weakref.ref[Large]:
+        large = Large()
+        looks = threading.Thread(target=lambda: [sampler._peek() for _ in range(10)])
+        looks.start()
+        looks.join()
+        return weakref.ref(large)
+
+    gc.disable()
+    try:
+        assert work()() is None
+    finally:
+        gc.enable()
+
+
+def test_steps_are_kept_back_until_enough_was_seen_to_say_what_they_took(parts: Any, tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    run = parts("run").Run(str(path), 0, 0, pytest.fail)
+    run.optimizers = 1
+    loader = Loader()
+    watch = run.watch(loader, {"loader": "one"}, None, run.clock.mark())
+
+    def serve_made(stage: str, micros: int) -> None:
+        run.ask(watch)
+        seen = [["getitem", stage, stage, "a.py:1", micros]]
+        run.probe.last = {"getitem": 1_000_000, "collate": 0, "rows": 4, "seen": seen}
+        run.got(watch, None)
+        optimize(run)
+
+    def shares() -> list[float]:
+        run._writer.flush()
+        works = [step["input"]["work_nanos"] for step in Seen(path).steps] if path.exists() and path.stat().st_size else []
+        return [work.get("decode", 0) / sum(work.values()) for work in works]
+
+    # The first look met what is hardly ever met.
+    serve_made("tokenize", 5_000)
+    for _ in range(8):
+        serve_made("decode", 5_000)
+    assert shares() == []
+    for _ in range(9):
+        serve_made("decode", 20_000)
+    written = shares()
+    assert written and written[0] > 0.9, written
+    before = len(written)
+    # Who wants to know now gets what there is.
+    run.flush()
+    assert len(shares()) >= before
+    run.finish()
 
 
 def test_the_lock_is_asked_for_as_ever_where_other_threads_work(parts: Any, usual_switch: float) -> None:
@@ -564,6 +620,8 @@ def test_the_lock_is_asked_for_as_ever_where_other_threads_work(parts: Any, usua
         thread.join()
     # What a script sets is its own.
     sys.setswitchinterval(0.002)
-    time.sleep(0.1)
+    looked = sampler.seen.total()
+    assert soon(lambda: sampler.seen.total() > looked)
     assert sys.getswitchinterval() == pytest.approx(0.002)
     sampler.stop()
+    assert sys.getswitchinterval() == pytest.approx(0.002)

@@ -121,6 +121,15 @@ impl Caching {
     }
 }
 
+/// Of entries that were not what was written, where there were any: a piece of a sentence.
+pub(crate) fn damaged(cache: &CacheReport) -> String {
+    match cache.damaged {
+        0 => String::new(),
+        1 => "; 1 was damaged, and is made anew".to_owned(),
+        count => format!("; {count} were damaged, and are made anew"),
+    }
+}
+
 /// What a cache did, in a line or two.
 pub(crate) fn told(cache: &CacheReport) -> String {
     if cache.level == Level::Off {
@@ -130,10 +139,7 @@ pub(crate) fn told(cache: &CacheReport) -> String {
     let share = if count > 0 { 100.0 * cache.hits as f64 / count as f64 } else { 0.0 };
     let why = cache.why.as_ref().map(|why| format!("\nwhy       {why}")).unwrap_or_default();
     let trouble = cache.trouble.as_ref().map(|what| format!("\nwarning: cache: {what}")).unwrap_or_default();
-    let damaged = match cache.damaged {
-        0 => String::new(),
-        count => format!("; {count} were damaged, and are made anew"),
-    };
+    let damaged = damaged(cache);
     format!(
         "cache     {}: {share:.0} % of {count} lookups found their sample, {} are there now{damaged}{why}{trouble}",
         cache.level.name(),

@@ -64,7 +64,7 @@ fn it_is_built_shown_checked_and_dropped() {
     assert!(said.contains(&format!("hint: runs do without it, and keep it anew; {hint}")), "{said}");
     // And it does, and says what it found. It said that one was damaged in one line and that none was in the next.
     let said = ok(&[&["cache", "build", text(&data)], &place[..]].concat());
-    assert!(said.contains("; 1 were damaged, and are made anew") && said.contains("warning:"), "{said}");
+    assert!(said.contains("; 1 was damaged, and is made anew") && said.contains("warning:"), "{said}");
     let said = ok(&[&["cache", "verify"], &place[..]].concat());
     assert!(said.ends_with(" 0 damaged; 1 more were damaged, and made anew since\n"), "{said}");
     // It counted the one that was damaged beside the one that stands for it.
@@ -196,12 +196,31 @@ fn tune_begins_with_what_a_configuration_says() {
         "--num-steps",
         "30",
         "--step-ms",
-        "0",
+        "5",
+        "--cache",
     ];
-    let table = ok(&tune);
+    let done = feedwater(&tune);
+    assert_eq!(done.status.code(), Some(0));
+    let (table, said) = (String::from_utf8(done.stdout).unwrap(), String::from_utf8(done.stderr).unwrap());
+    // What `auto` would keep is tried; where that is nothing, or in memory, it is said.
+    let why =
+        said.lines().find_map(|line| line.strip_prefix("cache     ")).unwrap_or_else(|| panic!("{said}"));
+    let level = why.split(':').next().unwrap();
+    let tried = table.contains(&format!(", batch 8, {level} "));
+    assert_ne!(tried, why.ends_with("; no cache is tried"), "{said}{table}");
+    assert!(said.lines().any(|line| line.starts_with("takes     ")), "{said}");
+    assert!(
+        table.contains("\nWith it, an accelerator that is busy for 5 ms with 8 samples is busy "),
+        "{table}"
+    );
     let row = table.lines().find(|line| line.contains("as it is")).unwrap_or_else(|| panic!("{table}"));
     assert!(row.starts_with("3 threads, 6 ahead, batch 8 "), "{table}");
-    assert!(fs::read_to_string(&file).unwrap().contains("\nthreads = "));
+    let written = fs::read_to_string(&file).unwrap();
+    assert!(
+        written.contains("\n# It was looked for with an accelerator that is busy for 5 ms with 8 samples.\n"),
+        "{written}"
+    );
+    assert!(written.contains("\nthreads = "), "{written}");
     let done = feedwater(&["tune", text(&folder.path().join("none.yaml"))]);
     let said = String::from_utf8(done.stderr).unwrap();
     assert!(done.status.code() == Some(2) && said.contains("none.yaml` cannot be used"), "{said}");

@@ -37,7 +37,7 @@ pub struct Point {
     pub buckets: bool,
     /// Half precision.
     pub half: bool,
-    /// Features from a cache.
+    /// What is the same each time from a cache.
     pub cache: bool,
 }
 

@@ -341,9 +341,9 @@ class Work:
             if stage != "import":
                 self._stages[phase][stage] += count
 
-    def knows_enough(self) -> bool:
-        """Whether what was seen so far would still hold if more were seen."""
-        return sum(stages.total() for stages in self._stages.values()) >= _ENOUGH_MICROS
+    def knows_enough(self, phase: str) -> bool:
+        """Whether what was seen of a phase so far would still hold if more were seen."""
+        return self._stages[phase].total() >= _ENOUGH_MICROS
 
     def shares(self, phase: str, seen: list[list[Any]]) -> dict[str, float]:
         """The stages' shares of a phase: of this batch, and the less was seen of it, the more of the run so far."""
@@ -390,6 +390,7 @@ class Work:
         return [
             {"stage": stage, "call": call, "at": at, "nanos": nanos}
             for (stage, call, at), nanos in sums.most_common(most)
+            if nanos
         ]
 
 

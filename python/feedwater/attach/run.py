@@ -39,8 +39,9 @@ _VOTES = 3
 _MOST_PENDING = 100_000
 # Device times of a step are waited for that many steps.
 _MOST_BEHIND = 64
-# So many are kept back until enough was seen to say what their time went into. A verdict takes as many.
+# So many are kept back until enough was seen to say what their time went into, but not for longer than this.
 _MOST_UNSURE = 30
+_MOST_UNSURE_NANOS = 5_000_000_000
 _MOST_CALLS = 20
 # Observing is to take no more than this of the time. Where steps are too short for that, some are observed, then there is
 # a rest; but never fewer than it takes for a verdict.
@@ -124,6 +125,7 @@ class Run:
 
     def rest(self, until: int) -> None:
         """Observes nothing until then."""
+        self._drain(_MOST_BEHIND, 0)
         self._rest_until = until
         self.probe.on = False
         self.probe.last = None
@@ -333,7 +335,6 @@ class Run:
         if step is None:
             sampler.start()
         else:
-            self._work.learn({}, seen)
             step.ended, step.got, step.seen, step.number = now, True, seen, loop.served
             loop.served += 1
             self._commit(loop, step)
@@ -469,15 +470,15 @@ class Run:
             if len(lane.pending) < _MOST_PENDING:
                 lane.pending.append(step)
             return
+        if step.seen is not None:
+            self._work.learn({}, step.seen)
         self._queue.append(step)
         self._drain(_MOST_BEHIND)
 
     def _drain(self, most: int, unsure: int = _MOST_UNSURE) -> None:
         while self._queue:
             step = self._queue[0]
-            # The first few looks may all have met the same place.
-            looked = step.made is not None or step.seen is not None
-            if looked and len(self._queue) <= min(most, unsure) and not self._work.knows_enough():
+            if len(self._queue) <= min(most, unsure) and self._is_unsure(step):
                 return
             marks = step.marks() + ([step.ended] if step.ended else [])
             passed = self.clock.passed([step.asked, *marks])
@@ -486,6 +487,12 @@ class Run:
             self._queue.popleft()
             self._write(step, passed)
             self.clock.release({id(mark): mark for mark in [step.asked, *marks[:-1]]}.values())
+
+    def _is_unsure(self, step: Step) -> bool:
+        """Whether more will soon be known of what its time went into: the first few looks may all have met the same place."""
+        if step.made is None and step.seen is None or time.perf_counter_ns() - step.asked[0] > _MOST_UNSURE_NANOS:
+            return False
+        return not self._work.knows_enough("loop" if step.made is None else "getitem")
 
     def _write(self, step: Step, passed: bool) -> None:
         if step.ended is None:
@@ -550,7 +557,8 @@ class Run:
 
     def flush(self) -> None:
         """What is known by now goes into the file."""
-        self._drain(_MOST_BEHIND, 0)
+        if threading.get_ident() == self.thread:
+            self._drain(_MOST_BEHIND, 0)
         self._writer.flush()
 
     def finish(self) -> None:

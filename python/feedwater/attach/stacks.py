@@ -50,12 +50,14 @@ _DEEPEST = 200
 _MOST_PLACES = 20_000
 _MOST_WEIGHT = 5
 _ASK_SECONDS = 0.0005
+# Where nothing was looked at for so long, nobody needs to be asked soon.
+_IDLE_SECONDS = 1.0
 _USUAL_ASK_SECONDS = sys.getswitchinterval()
 _sleep = time.sleep
 # A thread that stands in one of these does not work but waits for something.
 _WAITING = frozenset(
     "threading queue selectors socket multiprocessing.connection multiprocessing.pool concurrent.futures.thread".split()
-) | {__name__}
+) | {__name__, f"{__package__}.hooks"}  # the latter sleeps for a script
 
 # A library's modules, by the beginning of their names. The first that fits.
 _MODULES: tuple[tuple[str, str], ...] = tuple(
@@ -269,11 +271,20 @@ def look(frames: list[Frame], default: str) -> Seen:
     return Seen(stage or default, called, "")
 
 
+_asks_soon = False
+
+
 def ask_soon(soon: bool) -> None:
     """How soon a thread that waits for the interpreter's lock asks for it. What the script has set stays."""
+    global _asks_soon
+    if soon == _asks_soon:
+        return
     before, after = (_USUAL_ASK_SECONDS, _ASK_SECONDS) if soon else (_ASK_SECONDS, _USUAL_ASK_SECONDS)
     if abs(sys.getswitchinterval() - before) < 1e-6:
         sys.setswitchinterval(after)
+        _asks_soon = soon
+    elif not soon:
+        _asks_soon = False
 
 
 class Sampler:
@@ -320,21 +331,32 @@ class Sampler:
     def _peek(self) -> tuple[list[Frame], bool]:
         """The thread's stack, and whether all others wait for something. Keeps no frame, which would keep what is in it."""
         threads = sys._current_frames()
-        known = (self.thread, threading.get_ident())
-        others = (top.f_globals.get("__name__") for thread, top in threads.items() if thread not in known)
+        # With this frame among its own variables, it would stay until garbage is collected, and all others with it.
+        threads.pop(threading.get_ident(), None)
+        others = (top.f_globals.get("__name__") for thread, top in threads.items() if thread != self.thread)
         return snapshot(threads.get(self.thread)), all(module in _WAITING for module in others)
 
     def _loop(self) -> None:
         ask_soon(self._peek()[1])
+        try:
+            self._look_on()
+        finally:
+            ask_soon(False)
+
+    def _look_on(self) -> None:
         least = min(_LEAST_INTERVAL_SECONDS * self.alike, _MOST_INTERVAL_SECONDS)
-        interval, looks = least, 0
+        interval, looks, idle = least, 0, 0.0
         while self._pid:
             slept = time.perf_counter_ns()
             # Uneven, so as not to meet every step at the same place.
             _sleep(interval * self._dice.uniform(0.5, 1.5))
             phase = self.phase
             if not phase:
+                idle += interval
+                if idle > _IDLE_SECONDS:
+                    ask_soon(False)
                 continue
+            idle = 0.0
             began = spent_nanos()
             try:
                 frames, alone = self._peek()

@@ -28,8 +28,9 @@ class Step:
         self.number = 0
         self.rows = 0
         self.input: dict[str, Any] | None = None
-        # What a probe found out about the batch, or what was seen of the script's own loop.
+        # What a probe found out about the batch.
         self.made: dict[str, Any] | None = None
+        # What was seen of the script's own loop.
         self.seen: list[list[Any]] | None = None
         self.others: dict[int, int] = {}
 

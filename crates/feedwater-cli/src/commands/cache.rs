@@ -18,7 +18,7 @@ use super::{
     train::{OrAuto, or_auto},
 };
 use crate::{
-    caching::{Caching, Kept},
+    caching::{Caching, Kept, damaged},
     generate::human_bytes,
     profile::{
         run,
@@ -207,9 +207,7 @@ fn build(options: &Build) -> miette::Result<u8> {
         samples - made,
         human_bytes(cache.written_bytes),
     );
-    if cache.damaged > 0 {
-        let _ = write!(said, "; {} were damaged, and are made anew", cache.damaged);
-    }
+    said += &damaged(cache);
     if cache.failed + cache.refused > 0 {
         said += "; not all could be kept";
     }

@@ -81,9 +81,9 @@ pub(crate) struct Options {
 }
 
 const BATCH: u64 = 16;
-/// Clips by which the best weights are chosen while it learns, and clips that are only for trying: what was chosen by a figure
-/// looks better by it than it is.
+/// Clips by which the best weights are chosen while it learns.
 const CHECKED: &str = "60";
+/// Clips that are only for trying: what was chosen by a figure looks better by it than it is.
 const TRIED: &str = "120";
 /// How long the pretended accelerator is busy with a batch: a small model on a small card.
 const STEP_NANOS: u64 = 20_000_000;
@@ -104,7 +104,15 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     heading(1, "Data: Morse code as a radio plays it");
     let (train, checked, tried) = (out.join("train"), out.join("checked"), out.join("tried"));
     let clips = options.clips.to_string();
-    if !Checkpoints::new(out.join("model").join("checkpoints")).is_empty()
+    let has_begun = !Checkpoints::new(out.join("model").join("checkpoints")).is_empty();
+    if has_begun && !checked.exists() {
+        return Err(miette!(
+            help = "another --out begins anew",
+            "the weights in `{}` are of an earlier version, which chose them by the clips that they are tried on",
+            out.display()
+        ));
+    }
+    if has_begun
         && let Ok(before) = source::open(&train)
         && before.len() != u64::from(options.clips)
     {

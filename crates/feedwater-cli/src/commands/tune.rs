@@ -59,7 +59,9 @@ const BY_TUNE: &str = "# Found by `feedwater tune";
 const DRIFTED: f64 = 1.15;
 /// So much of the time, in percent, an accelerator is busy that waits for nothing.
 const KEEPS_UP: f64 = 98.0;
-/// A search takes between so many and so many short runs' time.
+/// One that is busy for a shorter time is pretended too roughly to say so: who sleeps wakes a little late.
+const LEAST_STEP_MS: f64 = 5.0;
+/// A search mostly takes between so many and so many short runs' time: more where there is more to choose from.
 const SHORT_RUNS: [f64; 2] = [30.0, 150.0];
 /// How its last line begins.
 const CHECK: &str = "\n# As it was found: ";
@@ -163,7 +165,6 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         half: false,
         cache: false,
     };
-    let space = space(options, task, cores, &base);
     let mut warmed: Vec<(Point, u64)> = Vec::new();
     let mut left_out = None;
     let mut runs = 0;
@@ -174,12 +175,16 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         ..setup(options, task, point, kept, scratch)
     };
     let kept = if options.cache {
-        level(&with(&Point { cache: true, ..base }, Kept::Auto), &progress)?
+        let setup = with(&Point { cache: true, ..base }, Kept::Auto);
+        // Where it would lie, not where it is tried.
+        let caching = Caching { cache_dir: None, ..setup.caching.clone() };
+        level(&Setup { caching, ..setup }, &progress)?
     } else {
         Kept::Off
     };
-    let found = search(&space, base, |point, times| {
-        let began = Instant::now();
+    let space = space(options, task, cores, &base, kept);
+    let mut found = search(&space, base, |point, times| {
+        let mut began = Instant::now();
         let setup = with(point, kept);
         let name = words(point, kept);
         if progress.is_hidden() {
@@ -205,16 +210,20 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
             let (_, report) = run::run(&setup, &job)?;
             left_out = left_out.take().or_else(|| run::left_out(&report));
             warmed.push((*point, times));
+            began = Instant::now();
         }
         let (record, _) = run::run(&setup, &job)?;
         runs += 1;
-        // The first took as long again, to read files that nobody had read.
         if runs == 2 {
             progress.suspend(|| eprintln!("{}", takes(began.elapsed().as_secs_f64())));
         }
         Ok::<_, miette::Report>(record)
     })?;
     progress.finish_and_clear();
+    // What is predicted of a cache is of features.
+    for row in found.rows.iter_mut().filter(|row| row.point.cache && kept != Kept::Features) {
+        row.predicted = None;
+    }
     if let Some(said) = &left_out {
         eprintln!("{said}");
     }
@@ -238,9 +247,9 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
 fn takes(seconds: f64) -> String {
     let [least, most] = SHORT_RUNS.map(|runs| {
         let seconds = seconds * runs;
-        if seconds < 90.0 { format!("{seconds:.0} s") } else { format!("{:.0} min", seconds / 60.0) }
+        if seconds < 90.0 { format!("{seconds:.0} s") } else { format!("{:.1} min", seconds / 60.0) }
     });
-    format!("takes     {least} to {most}; a short run takes {seconds:.1} s")
+    format!("takes     about {least} to {most}; a short run takes {seconds:.1} s")
 }
 
 /// Writes a file that is there as a whole or not at all.
@@ -268,7 +277,7 @@ fn may_write(file: &Path) -> miette::Result<()> {
     Ok(())
 }
 
-fn space(options: &Options, task: Task, cores: usize, base: &Point) -> Space {
+fn space(options: &Options, task: Task, cores: usize, base: &Point, kept: Kept) -> Space {
     let mut threads: Vec<usize> = std::iter::successors(Some(1), |threads| Some(threads * 2))
         .take_while(|threads| *threads < cores)
         .collect();
@@ -293,24 +302,24 @@ fn space(options: &Options, task: Task, cores: usize, base: &Point) -> Space {
         batch_sizes,
         buckets: with(task == Task::Npy || (task == Task::Whisper && options.pad_longest)),
         half: with(options.half && task != Task::Text),
-        cache: with(options.cache),
+        cache: with(kept != Kept::Off),
     }
 }
 
-/// What is kept where a cache is tried: what `auto` chooses, which takes a few samples, or features where it would keep nothing, so
-/// that it is seen what they bring. (What is kept in memory is gone with each run.)
+/// What is kept where a cache is tried: what `auto` would choose, which takes a few samples. Nothing where it would keep nothing, or
+/// keep it in memory, which is gone with each run.
 fn level(setup: &Setup, progress: &ProgressBar) -> miette::Result<Kept> {
     let report = setup.build()?.report();
-    let Some(cache) = report.cache else { return Ok(Kept::Features) };
+    let Some(cache) = report.cache else { return Ok(Kept::Off) };
     let level = match cache.level {
         Level::Raw => Kept::Raw,
         Level::Decoded => Kept::Decoded,
-        Level::Off | Level::Features | Level::Ram => Kept::Features,
+        Level::Features => Kept::Features,
+        Level::Off | Level::Ram => Kept::Off,
     };
     let why = cache.why.unwrap_or_default();
-    let tried =
-        if level.name() == cache.level.name() { String::new() } else { format!("; tried: {}", level.name()) };
-    progress.suspend(|| eprintln!("cache     {why}{tried}"));
+    let not = if level == Kept::Off { "; no cache is tried" } else { "" };
+    progress.suspend(|| eprintln!("cache     {why}{not}"));
     Ok(level)
 }
 
@@ -372,17 +381,15 @@ fn table(options: &Options, base: &Point, kept: Kept, found: &Found) -> String {
         found.rows.iter().filter(wanted).filter_map(|row| row.measured).fold(0.0, f64::max)
     };
     let chosen = rate(&|row| row.point == found.best);
-    if options.step_ms > 0.0 {
+    if options.step_ms >= LEAST_STEP_MS {
         let most = options.batch_size as f64 * 1e3 / options.step_ms;
         let fed = |rate: f64| (100.0 * rate / most).min(100.0);
         let (now, before) = (fed(chosen), fed(rate(&|row| row.point == *base)));
         let _ = writeln!(text, "With it, {} is busy {now:.0} % of the time.", accelerator(options));
         if before >= KEEPS_UP && now >= KEEPS_UP {
-            let _ = writeln!(
-                text,
-                "It is so with {} too: the input keeps up, and no setting of it makes steps shorter.",
-                words(base, kept)
-            );
+            let base =
+                if found.best == *base { String::new() } else { format!(" with {}, too", words(base, kept)) };
+            let _ = writeln!(text, "The input keeps up{base}: no setting of it makes steps shorter.");
         }
     }
     if rate(&|_| true) > DRIFTED * chosen {

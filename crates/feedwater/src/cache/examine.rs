@@ -35,10 +35,10 @@ pub fn held(folder: &Path) -> Vec<Held> {
     let mut all: Vec<([u8; 32], ByKey<()>, Held)> = Vec::new();
     for name in names(folder, "") {
         let (chain, what, records) = match shard::open(folder, &name) {
-            Ok((index, _, head)) => {
-                let records = shard::read_records(&index, &head, 0).unwrap_or_default();
-                (head.chain, head.words, records)
-            }
+            Ok((index, _, head)) => match shard::read_records(&index, &head, 0) {
+                Ok(records) => (head.chain, head.words, records),
+                Err(error) => ([0; 32], error.to_string(), Vec::new()),
+            },
             Err(Unusable::NotThere) => continue,
             Err(Unusable::Damaged(_)) => ([0; 32], "damaged".to_owned(), Vec::new()),
             Err(Unusable::Elses(why)) => ([0; 32], why, Vec::new()),
