@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{
     disk::{names, remove, used},
-    key::{ByKey, Key},
+    key::Key,
     shard::{self, Unusable, size},
 };
 use crate::read::{ReadAt, read_exact_at};
@@ -32,7 +32,7 @@ pub struct Held {
 
 /// What a folder holds, chain by chain, the last used first.
 pub fn held(folder: &Path) -> Vec<Held> {
-    let mut all: Vec<([u8; 32], ByKey<()>, Held)> = Vec::new();
+    let mut all: Vec<([u8; 32], HashSet<Key>, Held)> = Vec::new();
     for name in names(folder, "") {
         let (chain, what, records) = match shard::open(folder, &name) {
             Ok((index, _, head)) => match shard::read_records(&index, &head, 0) {
@@ -45,14 +45,14 @@ pub fn held(folder: &Path) -> Vec<Held> {
         };
         let seconds =
             used(folder, &name).duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let same = |(known, _, held): &([u8; 32], ByKey<()>, Held)| *known == chain && held.what == what;
+        let same = |(known, _, held): &([u8; 32], HashSet<Key>, Held)| *known == chain && held.what == what;
         let at = all.iter().position(same).unwrap_or_else(|| {
             let held = Held { what, shards: 0, entries: 0, bytes: 0, used_unix_seconds: 0 };
-            all.push((chain, ByKey::default(), held));
+            all.push((chain, HashSet::new(), held));
             all.len() - 1
         });
         let (_, keys, held) = &mut all[at];
-        keys.extend(records.into_iter().flatten().map(|record| (record.key, ())));
+        keys.extend(records.into_iter().flatten().map(|record| record.key));
         held.shards += 1;
         held.entries = keys.len() as u64;
         held.bytes += size(folder, &name);
