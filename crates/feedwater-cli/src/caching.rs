@@ -130,6 +130,19 @@ pub(crate) fn damaged(cache: &CacheReport) -> String {
     }
 }
 
+/// What is to be said of a run that had to make what later ones read.
+pub(crate) fn filled(cache: &CacheReport) -> Option<String> {
+    let count = cache.hits + cache.misses;
+    // What is kept in memory is gone with each run.
+    let kept = !matches!(cache.level, Level::Off | Level::Ram);
+    (kept && cache.misses * 10 > count).then(|| {
+        format!(
+            "note      {} of these samples were not there yet: figures and fixes are of a first epoch, TUNED may be of a later one; the same command again says what is left when they are there",
+            cache.misses
+        )
+    })
+}
+
 /// What a cache did, in a line or two.
 pub(crate) fn told(cache: &CacheReport) -> String {
     if cache.level == Level::Off {
@@ -172,6 +185,30 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Threads were credited with what the cache did, which the first run had filled.
+    #[test]
+    fn of_a_run_that_fills_a_cache_it_is_said() {
+        let report = |level, hits, misses| CacheReport {
+            level,
+            hits,
+            misses,
+            damaged: 0,
+            failed: 0,
+            refused: 0,
+            entries: 0,
+            read_bytes: 0,
+            written_bytes: 0,
+            why: None,
+            trouble: None,
+        };
+        assert!(
+            filled(&report(Level::Features, 0, 1600)).is_some_and(|said| said.contains(" 1600 of these "))
+        );
+        assert_eq!(filled(&report(Level::Features, 1590, 10)), None);
+        assert_eq!(filled(&report(Level::Ram, 0, 1600)), None, "it will be the same again");
+        assert_eq!(filled(&report(Level::Off, 0, 0)), None);
+    }
 
     #[test]
     fn sizes_have_units() {

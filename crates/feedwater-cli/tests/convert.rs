@@ -89,6 +89,12 @@ fn what_is_converted_is_never_replaced() {
         assert!(said.contains("among the files that they are made of"), "{said}");
         assert!(shard.is_file());
     }
+    // Nor does it go among the files of another dataset, where nobody would find it.
+    let arrays = folder.path().join("arrays");
+    ok(&["generate", "npy", "--out", text(&arrays), "--samples", "6"]);
+    let refused = feedwater(&["convert", text(&data), "--out", text(&arrays), "--force"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && said.contains("has other files, such as "), "{said}");
     // Nor is what is there, where nothing comes in its place.
     let manifest = folder.path().join("manifest.jsonl");
     let line =

@@ -166,7 +166,25 @@ fn prepare(options: &Options, bytes: u64) -> miette::Result<()> {
             if there.len() == 1 { "" } else { "s" }
         ));
     }
+    if let Some(name) = others_in(&options.out) {
+        return Err(miette!(
+            help = "choose an --out of its own",
+            "`{}` has other files, such as `{name}`: whoever opens it would find these and not the shards",
+            options.out.display()
+        ));
+    }
     space::check(&options.out, bytes, || 0, "a part of the data")
+}
+
+/// The name of something in a folder that no conversion has put there.
+fn others_in(folder: &Path) -> Option<String> {
+    let names = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let ours = |name: &str| {
+        name.starts_with("shard-")
+            || name.starts_with('.')
+            || ["classes.json", "quarantine.jsonl"].contains(&name)
+    };
+    names.map(|name| name.to_string_lossy().into_owned()).find(|name| !ours(name))
 }
 
 fn among() -> miette::Report {

@@ -246,6 +246,9 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     if let Some(cache) = cached {
         eprintln!("{}", caching::told(cache));
     }
+    if let Some(said) = one.report.cache.as_ref().and_then(caching::filled) {
+        eprintln!("{said}");
+    }
     for said in [run::left_out(&one.report), run::too_large(&first, &one.record)].into_iter().flatten() {
         eprintln!("{said}");
     }

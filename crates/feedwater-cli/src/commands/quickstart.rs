@@ -102,30 +102,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
     let heading = |number: u32, title: &str| say(&format!("\n[{number}/5] {title}"));
 
     heading(1, "Data: Morse code as a radio plays it");
-    let (train, checked, tried) = (out.join("train"), out.join("checked"), out.join("tried"));
-    let clips = options.clips.to_string();
-    let has_begun = !Checkpoints::new(out.join("model").join("checkpoints")).is_empty();
-    if has_begun && !checked.exists() {
-        return Err(miette!(
-            help = "another --out begins anew",
-            "the weights in `{}` are of an earlier version, which chose them by the clips that they are tried on",
-            out.display()
-        ));
-    }
-    if has_begun
-        && let Ok(before) = source::open(&train)
-        && before.len() != u64::from(options.clips)
-    {
-        return Err(miette!(
-            help = format!("--clips {} goes on with it; another --out begins anew", before.len()),
-            "the model in `{}` learns from {} clips",
-            out.display(),
-            before.len()
-        ));
-    }
-    generate::quietly("morse", &train, &["--clips", &clips, "--seed", "11", "--force"])?;
-    generate::quietly("morse", &checked, &["--clips", CHECKED, "--seed", "98", "--force"])?;
-    generate::quietly("morse", &tried, &["--clips", TRIED, "--seed", "99", "--force"])?;
+    let [train, checked, tried] = clips(options)?;
     let open = |path: &Path| source::open(path).map_err(|error| miette!("{error}"));
     let (training, held_out, never_seen) = (open(&train)?, open(&checked)?, open(&tried)?);
     say(&format!(
@@ -169,6 +146,12 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         100.0 * words,
         heard.clips
     ));
+    if letters > 0.5 && options.steps < 2400 {
+        say(&format!(
+            "hint: {} steps are few; --steps 2400 with another --out takes longer and hears more",
+            options.steps
+        ));
+    }
 
     heading(5, "Report");
     let page = out.join("report.html");
@@ -195,6 +178,37 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         }).to_string())?;
     }
     Ok(0)
+}
+
+/// Makes the clips, where they are not there: to learn from, to choose by, and to try. Not where a model in the folder has learned
+/// from others.
+fn clips(options: &Options) -> miette::Result<[PathBuf; 3]> {
+    let out = &options.out;
+    let (train, checked, tried) = (out.join("train"), out.join("checked"), out.join("tried"));
+    let clips = options.clips.to_string();
+    let has_begun = !Checkpoints::new(out.join("model").join("checkpoints")).is_empty();
+    if has_begun && !checked.exists() {
+        return Err(miette!(
+            help = "another --out begins anew",
+            "the weights in `{}` are of an earlier version, which chose them by the clips that they are tried on",
+            out.display()
+        ));
+    }
+    if has_begun
+        && let Ok(before) = source::open(&train)
+        && before.len() != u64::from(options.clips)
+    {
+        return Err(miette!(
+            help = format!("--clips {} goes on with it; another --out begins anew", before.len()),
+            "the model in `{}` learns from {} clips",
+            out.display(),
+            before.len()
+        ));
+    }
+    generate::quietly("morse", &train, &["--clips", &clips, "--seed", "11", "--force"])?;
+    generate::quietly("morse", &checked, &["--clips", CHECKED, "--seed", "98", "--force"])?;
+    generate::quietly("morse", &tried, &["--clips", TRIED, "--seed", "99", "--force"])?;
+    Ok([train, checked, tried])
 }
 
 /// What a pretended accelerator waits for, with batches that are made by a plain loop or by the engine.

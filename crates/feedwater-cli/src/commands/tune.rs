@@ -62,7 +62,7 @@ const KEEPS_UP: f64 = 98.0;
 /// One that is busy for a shorter time is pretended too roughly to say so: who sleeps wakes a little late.
 const LEAST_STEP_MS: f64 = 5.0;
 /// A search mostly takes between so many and so many short runs' time: more where there is more to choose from.
-const SHORT_RUNS: [f64; 2] = [30.0, 150.0];
+const SHORT_RUNS: [f64; 2] = [30.0, 220.0];
 /// How its last line begins.
 const CHECK: &str = "\n# As it was found: ";
 
@@ -209,6 +209,9 @@ pub(crate) fn run(options: &Options) -> miette::Result<u8> {
         if !warmed.iter().any(same) {
             let (_, report) = run::run(&setup, &job)?;
             left_out = left_out.take().or_else(|| run::left_out(&report));
+            if let Some(trouble) = report.cache.and_then(|cache| cache.trouble) {
+                progress.suspend(|| eprintln!("warning: cache: {trouble}"));
+            }
             warmed.push((*point, times));
             began = Instant::now();
         }
