@@ -199,7 +199,9 @@ fn tune_begins_with_what_a_configuration_says() {
         "5",
         "--cache",
     ];
-    let done = feedwater(&tune);
+    // `auto` looks where the cache would lie: not at the user's own.
+    let kept = folder.path().join("kept");
+    let done = Command::new(FEEDWATER).args(tune).env("FEEDWATER_CACHE", &kept).output().unwrap();
     assert_eq!(done.status.code(), Some(0));
     let (table, said) = (String::from_utf8(done.stdout).unwrap(), String::from_utf8(done.stderr).unwrap());
     // What `auto` would keep is tried; where that is nothing, or in memory, it is said.

@@ -169,7 +169,7 @@ fn prepare(options: &Options, bytes: u64) -> miette::Result<()> {
     if let Some(name) = others_in(&options.out) {
         return Err(miette!(
             help = "choose an --out of its own",
-            "`{}` has other files, such as `{name}`: whoever opens it would find these and not the shards",
+            "`{}` has other files, such as `{name}`: whoever opens it may find these and not the shards",
             options.out.display()
         ));
     }
